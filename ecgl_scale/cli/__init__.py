@@ -1,0 +1,1 @@
+"""The ``ecgl`` command: thin, no logic of its own."""

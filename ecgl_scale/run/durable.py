@@ -1,0 +1,299 @@
+"""Files that are either whole or not there.
+
+Small files go through a temporary name, fsync and rename. Large files are written once, from start to end, into a
+staging directory beside the target, past the page cache where the file system allows it (O_DIRECT: on a build larger
+than memory the page cache only costs copies and evictions), with size and crc32c taken on the way.
+The staging directory takes the target's name in one rename after everything in it is fsynced.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import mmap
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from ecgl_scale.errors import EcglError, InvalidInputError, LockedError, StorageError, StoreExistsError
+from ecgl_scale.units import MIB, format_bytes
+
+SECTOR_BYTES = 4096
+"""O_DIRECT wants addresses, offsets and lengths in multiples of the device's block."""
+
+WRITE_BUFFER_BYTES = 4 * MIB
+
+_DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.ESTALE, errno.ENODEV}
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """What was written, as the manifest records it."""
+
+    size_bytes: int
+    crc32c: int
+
+
+@contextmanager
+def storage_errors(path: Path, *, needed_bytes: int | None = None) -> Iterator[None]:
+    """Turn an ``OSError`` inside into one of ours, with the path and the free space."""
+    try:
+        yield
+    except EcglError:
+        raise
+    except OSError as error:
+        raise as_storage_error(error, path, needed_bytes=needed_bytes) from error
+
+
+def as_storage_error(error: OSError, path: Path, *, needed_bytes: int | None = None) -> EcglError:
+    """A disk that fails is exit 5; a path the user may not use is exit 3."""
+    reason = error.strerror or str(error)
+    if error.errno in _DISK_FAILURES:
+        needed = "" if needed_bytes is None else f", {format_bytes(needed_bytes)} needed"
+        return StorageError(
+            f"the disk refused: {reason}",
+            where=f"{path} ({format_bytes(free_bytes(path))} free{needed})",
+            fix="free some space, or choose a target on another disk, then run the same command again",
+        )
+    return InvalidInputError(f"cannot use this path: {reason}", where=path, fix="check the path and its permissions")
+
+
+def free_bytes(path: Path) -> int:
+    """Free space where ``path`` is or would be; 0 where that cannot be told."""
+    for candidate in (path, *path.absolute().parents):
+        try:
+            return shutil.disk_usage(candidate).free
+        except OSError:
+            continue
+    return 0
+
+
+def crc32c_of(data: Any, crc: int = 0) -> int:
+    """crc32c of any contiguous buffer, continued from ``crc``, without copying it."""
+    return int(google_crc32c.extend(crc, np.frombuffer(data, dtype=np.uint8)))
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names inside ``path`` durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, text: str) -> WrittenFile:
+    """Write a small text file that appears whole or not at all."""
+    encoded = text.encode()
+    partial = path.with_name(f".{path.name}.partial")
+    with storage_errors(path, needed_bytes=len(encoded)):
+        with partial.open("wb") as file:
+            file.write(encoded)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        fsync_directory(path.parent)
+    return WrittenFile(len(encoded), crc32c_of(encoded))
+
+
+def open_direct(path: Path, flags: int) -> int:
+    """Open past the page cache where the file system can, else as usual."""
+    try:
+        return os.open(path, flags | os.O_DIRECT, 0o644)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, flags, 0o644)
+
+
+def aligned_bytes(num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Page-aligned memory for O_DIRECT, given back to the system as soon as it is dropped."""
+    return np.frombuffer(mmap.mmap(-1, max(num_bytes, 1)), dtype=np.uint8)
+
+
+def round_up(number: int, multiple: int) -> int:
+    """The next multiple at or above ``number``."""
+    return -(-number // multiple) * multiple
+
+
+class DurableWriter:
+    """Writes one large file front to back, taking size and crc32c; one buffer is written while the next is filled.
+
+    It has the few methods pyarrow asks of a file. Memory: two buffers of ``WRITE_BUFFER_BYTES``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.closed = False
+        self._size_bytes = 0
+        self._crc32c = 0
+        self._buffers = [aligned_bytes(WRITE_BUFFER_BYTES), aligned_bytes(WRITE_BUFFER_BYTES)]
+        self._filled = 0
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="write-behind")
+        self._pending: Future[None] | None = None
+        with storage_errors(path):
+            self._descriptor = open_direct(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+
+    def write(self, data: Any) -> int:
+        """Append ``data`` (any contiguous buffer)."""
+        incoming = np.frombuffer(data, dtype=np.uint8) if memoryview(data).nbytes else np.empty(0, np.uint8)
+        self._crc32c = crc32c_of(incoming, self._crc32c)
+        position = 0
+        while position < incoming.size:
+            take = min(incoming.size - position, WRITE_BUFFER_BYTES - self._filled)
+            self._buffers[0][self._filled : self._filled + take] = incoming[position : position + take]
+            self._filled += take
+            position += take
+            if self._filled == WRITE_BUFFER_BYTES:
+                self._flush_buffer()
+        self._size_bytes += incoming.size
+        return int(incoming.size)
+
+    def _flush_buffer(self) -> None:
+        self._wait()
+        padded = round_up(self._filled, SECTOR_BYTES)
+        self._buffers[0][self._filled : padded] = 0
+        self._pending = self._background.submit(write_all, self._descriptor, self._buffers[0][:padded])
+        self._buffers.reverse()
+        self._filled = 0
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            with storage_errors(self.path, needed_bytes=WRITE_BUFFER_BYTES):
+                pending.result()
+
+    def flush(self) -> None:
+        """Do nothing: data is durable after ``finish``, not before."""
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._size_bytes
+
+    def finish(self) -> WrittenFile:
+        """Write the rest, cut the padding, fsync and close."""
+        try:
+            if self._filled:
+                self._flush_buffer()
+            self._wait()
+            with storage_errors(self.path):
+                os.ftruncate(self._descriptor, self._size_bytes)
+                os.fsync(self._descriptor)
+        finally:
+            self.close()
+        return WrittenFile(self._size_bytes, self._crc32c)
+
+    def close(self) -> None:
+        """Let go of the file, finished or not."""
+        if not self.closed:
+            self.closed = True
+            self._background.shutdown(wait=True)
+            os.close(self._descriptor)
+
+    def __enter__(self) -> DurableWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def write_all(descriptor: int, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    """``os.write`` until all is written, leaving O_DIRECT where a file system takes the flag but not the write."""
+    position = 0
+    while position < data.size:
+        try:
+            position += os.write(descriptor, data[position:])
+        except OSError as error:
+            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+            if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
+                raise
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+
+
+class Staging:
+    """A directory beside the target, owned by this process alone, that becomes the target in one rename.
+
+    A killed process leaves the directory behind; the next one to stage the same target takes it over and empties it.
+    """
+
+    def __init__(self, target: Path, *, overwrite: bool = False) -> None:
+        self.target = target.absolute()
+        self.path = self.target.with_name(f".{self.target.name}.building")
+        self._overwrite = overwrite
+        self._lock: int | None = None
+
+    def __enter__(self) -> Staging:
+        if self.target.is_symlink() or (self.target.exists() and not self._overwrite):
+            raise StoreExistsError("the target already exists", where=self.target, fix="choose another path, or pass --overwrite")
+        with storage_errors(self.target):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            shutil.rmtree(self.path, ignore_errors=True)
+            self.path.mkdir()
+        return self
+
+    def _lock_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.lock")
+
+    def _take_lock(self) -> None:
+        while True:
+            descriptor = os.open(self._lock_path(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+                os.close(descriptor)
+                raise LockedError(
+                    "another process is writing this target", where=f"{self.target} (held by {holder or 'unknown'})",
+                    fix="wait for it to end, or stop it",
+                ) from error
+            # The previous holder may have removed the name between our open and our lock: then lock the new file.
+            try:
+                current = self._lock_path().stat().st_ino
+            except FileNotFoundError:
+                current = -1
+            if current == os.fstat(descriptor).st_ino:
+                break
+            os.close(descriptor)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode(), 0)
+        self._lock = descriptor
+
+    def commit(self) -> None:
+        """Put the finished directory in the target's place."""
+        with storage_errors(self.target):
+            for directory, _, _ in os.walk(self.path):
+                fsync_directory(Path(directory))
+            if self._overwrite and self.target.exists():
+                exchange(self.path, self.target)
+            else:
+                self.path.rename(self.target)
+            fsync_directory(self.target.parent)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # After an exchange this is the old store; after a failure, the half-built one.
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            self._lock_path().unlink(missing_ok=True)
+            os.close(self._lock)
+
+
+def exchange(new: Path, old: Path) -> None:
+    """Swap two names in one step (renameat2 with RENAME_EXCHANGE), so that a kill leaves one of the two whole."""
+    at_cwd, rename_exchange = -100, 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(at_cwd, os.fsencode(new), at_cwd, os.fsencode(old), rename_exchange) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(old))

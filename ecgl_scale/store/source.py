@@ -1,0 +1,95 @@
+"""What every source of graphs hands to the builder: edges, features and node columns, all in bounded blocks.
+
+A source is a frozen description plus callables that open streams; calling one again starts it anew, so the
+builder may read a stream twice. Nothing here is vertex- or edge-sized unless a source chooses to hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.integer[Any]]
+FloatArray = NDArray[np.floating[Any]]
+AnyArray = NDArray[Any]
+Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
+
+
+@dataclass(frozen=True)
+class EdgeBlock:
+    """Some edges ``src[i] -> dst[i]``, ids of any integer dtype, not yet checked."""
+
+    src: IntArray
+    dst: IntArray
+    origin: str
+    """File (and member) they came from, for messages."""
+    first_row: int
+    """Row of the first edge in ``origin``, for messages."""
+
+
+EdgeLoader = Callable[[], EdgeBlock]
+"""Loads one block; loaders of one source may run in several threads at once."""
+
+
+@dataclass(frozen=True)
+class CsrBlock:
+    """Consecutive rows of a sparse matrix; ``indptr`` starts at 0."""
+
+    indptr: NDArray[np.int64]
+    indices: IntArray
+    values: AnyArray
+
+
+@dataclass(frozen=True)
+class DenseSource:
+    """Rows of numbers, streamed."""
+
+    num_features: int
+    dtype: np.dtype[Any]
+    origin: str
+    blocks: Callable[[int], Iterator[AnyArray]]
+    """``blocks(max_rows)`` yields ``[<= max_rows, num_features]`` arrays, in row order."""
+
+
+@dataclass(frozen=True)
+class SparseSource:
+    """Rows of a sparse matrix, streamed."""
+
+    num_features: int
+    num_values: int
+    origin: str
+    blocks: Callable[[int], Iterator[CsrBlock]]
+    """``blocks(max_rows)`` yields consecutive rows, at most that many at a time."""
+
+
+@dataclass(frozen=True)
+class ColumnSource:
+    """One value a node: ``label`` (-1 = none), ``split`` (0/1/2 = train/valid/test, -1 = none), ``year``, any other."""
+
+    name: str
+    dtype: np.dtype[Any]
+    origin: str
+    blocks: Callable[[int], Iterator[AnyArray]]
+    """``blocks(max_rows)`` yields 1-D arrays, in node order."""
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """A whole graph to be built into a store."""
+
+    name: str
+    num_nodes: int
+    num_edges_hint: int
+    """Edges that will come: exact where known, else an estimate; plans scratch space and block sizes."""
+    edge_loaders: Callable[[int], Iterator[EdgeLoader]]
+    """``edge_loaders(max_edges)`` yields one loader a block of at most ``max_edges`` edges."""
+    features: DenseSource | SparseSource | None = None
+    columns: tuple[ColumnSource, ...] = ()
+    num_classes: int | None = None
+    """How many classes there must be, where the source knows it (OGB's table); else taken from the labels."""
+    provenance: Mapping[str, Json] = field(default_factory=dict)
+    """Goes into the manifest: where the graph came from, with which settings."""
