@@ -18,7 +18,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -119,8 +119,38 @@ def open_direct(path: Path, flags: int) -> int:
 
 
 def aligned_bytes(num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Page-aligned memory for O_DIRECT, given back to the system as soon as it is dropped."""
-    return np.frombuffer(mmap.mmap(-1, max(num_bytes, 1)), dtype=np.uint8)
+    """Page-aligned memory for O_DIRECT, given back to the system as soon as it is dropped.
+
+    Huge pages, where the system has them: fewer faults at first touch, fewer TLB misses when scattering.
+    """
+    memory = mmap.mmap(-1, round_up(max(num_bytes, 1), SECTOR_BYTES))
+    if num_bytes >= 4 * MIB:
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype=np.uint8)[:num_bytes]
+
+
+class ReusableBytes:
+    """Aligned memory kept from one use to the next: touching fresh pages costs more than most uses of them."""
+
+    def __init__(self) -> None:
+        self._memory = aligned_bytes(0)
+
+    @property
+    def size(self) -> int:
+        """Bytes held now."""
+        return self._memory.size
+
+    def take(self, num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """The first ``num_bytes``; what was taken before is overwritten."""
+        if num_bytes > self._memory.size:
+            self.drop()  # first, or both generations would be there at once
+            self._memory = aligned_bytes(num_bytes)
+        return self._memory[:num_bytes]
+
+    def drop(self) -> None:
+        """Give the memory back."""
+        self._memory = aligned_bytes(0)
 
 
 def round_up(number: int, multiple: int) -> int:
@@ -205,7 +235,9 @@ class DurableWriter:
     def __enter__(self) -> DurableWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -214,7 +246,7 @@ def write_all(descriptor: int, data: np.ndarray[Any, np.dtype[np.uint8]]) -> Non
     position = 0
     while position < data.size:
         try:
-            position += os.write(descriptor, data[position:])
+            position += os.write(descriptor, data[position:].data)
         except OSError as error:
             flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
             if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
@@ -236,7 +268,9 @@ class Staging:
 
     def __enter__(self) -> Staging:
         if self.target.is_symlink() or (self.target.exists() and not self._overwrite):
-            raise StoreExistsError("the target already exists", where=self.target, fix="choose another path, or pass --overwrite")
+            raise StoreExistsError(
+                "the target already exists", where=self.target, fix="choose another path, or pass --overwrite"
+            )
         with storage_errors(self.target):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._take_lock()
@@ -256,7 +290,8 @@ class Staging:
                 holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
                 os.close(descriptor)
                 raise LockedError(
-                    "another process is writing this target", where=f"{self.target} (held by {holder or 'unknown'})",
+                    "another process is writing this target",
+                    where=f"{self.target} (held by {holder or 'unknown'})",
                     fix="wait for it to end, or stop it",
                 ) from error
             # The previous holder may have removed the name between our open and our lock: then lock the new file.
@@ -282,7 +317,9 @@ class Staging:
                 self.path.rename(self.target)
             fsync_directory(self.target.parent)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         # After an exchange this is the old store; after a failure, the half-built one.
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:

@@ -1,0 +1,120 @@
+"""``ecgl doctor``: what this machine and this installation can do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ecgl_scale._version import __version__
+from ecgl_scale.cli.options import Json
+from ecgl_scale.cli.output import print_json, print_table
+from ecgl_scale.units import MIB, format_bytes
+
+PACKAGES = ("numpy", "numba", "pyarrow", "zarr", "torch", "dgl", "ogb")
+DISK_TEST_BYTES = 256 * MIB
+
+# Runs in a process of its own, as a broken DGL may take the interpreter with it. Five nodes in a ring.
+_DGL_CHECK = """
+import os
+os.environ["DGLBACKEND"] = "pytorch"
+import dgl, torch
+ring = torch.arange(5)
+graph = dgl.add_self_loop(dgl.graph((ring, (ring + 1) % 5)))
+layer = dgl.nn.GraphConv(3, 2)
+x = torch.randn(5, 3)
+source, target = graph.edges()
+adjacency = torch.zeros(5, 5).index_put((target, source), torch.ones(10))
+degrees = adjacency.sum(1)
+normalised = adjacency / torch.sqrt(degrees[:, None] * degrees[None, :])
+assert torch.allclose(layer(graph, x), normalised @ x @ layer.weight + layer.bias, atol=1e-5)
+"""
+
+
+def doctor(as_json: Json = False) -> None:
+    """Show versions, threads, memory limits, whether DGL works, and the disk's speed."""
+    from ecgl_scale.run.memory import MemoryBudget, find_limits
+    from ecgl_scale.store.threads import available_cores
+
+    write_rate, read_rate = measure_disk(Path.cwd())
+    budget = MemoryBudget.of(None)
+    found: dict[str, Any] = {
+        "ecgl_scale": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "packages": {name: _version(name) for name in PACKAGES},
+        "cores": available_cores(),
+        "memory_limits": {limit.origin: limit.limit_bytes for limit in find_limits()},
+        "memory_budget_bytes": budget.total_bytes,
+        "dgl": check_dgl(),
+        "disk": {"path": str(Path.cwd()), "write_bytes_per_second": write_rate, "read_bytes_per_second": read_rate},
+    }
+    if as_json:
+        print_json(found)
+        return
+    limits = [f"{format_bytes(size)} ({origin})" for origin, size in found["memory_limits"].items()]
+    print_table(
+        {
+            "ecgl_scale": found["ecgl_scale"],
+            "python": f"{found['python']} on {found['system']}",
+            "packages": ", ".join(f"{name} {number}" for name, number in found["packages"].items()),
+            "cores": found["cores"],
+            "memory limits": ", ".join(limits),
+            "default budget": f"{format_bytes(budget.total_bytes)} ({budget.origin})",
+            "dgl": found["dgl"],
+            "disk here": f"writes {format_bytes(write_rate)}/s, reads {format_bytes(read_rate)}/s, past the page cache",
+        }
+    )
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def check_dgl() -> str:
+    """Whether DGL's graph convolution gives what five lines of torch give."""
+    if _version("dgl") == "not installed":
+        return "not installed; everything works without it"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", _DGL_CHECK], capture_output=True, text=True, timeout=120, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "broken: no answer within 120 s; everything works without it"
+    if done.returncode == 0:
+        return "works: GraphConv equals torch on a five-node graph"
+    reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return f"broken: {reason}; everything works without it"
+
+
+def measure_disk(directory: Path) -> tuple[float, float]:
+    """Bytes a second of sequential writing and reading in ``directory``; the test file is removed."""
+    from ecgl_scale.run.durable import DurableWriter, aligned_bytes, open_direct
+
+    block = aligned_bytes(8 * MIB)
+    block[:] = 1
+    with tempfile.TemporaryDirectory(prefix=".ecgl-doctor-", dir=directory) as folder:
+        path = Path(folder) / "speed"
+        started = time.perf_counter()
+        with DurableWriter(path) as sink:
+            for _ in range(DISK_TEST_BYTES // block.size):
+                sink.write(block)
+            sink.finish()
+        written = time.perf_counter()
+        descriptor = open_direct(path, os.O_RDONLY)
+        try:
+            while os.readv(descriptor, [block.data]):
+                pass
+        finally:
+            os.close(descriptor)
+        read = time.perf_counter()
+    return DISK_TEST_BYTES / (written - started), DISK_TEST_BYTES / (read - written)

@@ -1,0 +1,87 @@
+"""``ecgl generate``: graphs made here, at any scale, the same for every run with the same seed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from ecgl_scale.cli.options import BuildSettings, StorePath, build_and_report, takes_settings
+from ecgl_scale.errors import UsageError
+
+app = typer.Typer(help="Make a graph of any size.", no_args_is_help=True, rich_markup_mode=None)
+
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same graph.")]
+
+
+class Like(StrEnum):
+    """Published graphs whose counts can be matched."""
+
+    CORAFULL = "corafull"
+    ARXIV = "arxiv"
+    REDDIT = "reddit"
+    PRODUCTS = "products"
+
+
+@app.command("kron")
+@takes_settings
+def kron(
+    context: typer.Context,
+    settings: BuildSettings,
+    store: StorePath,
+    scale: Annotated[int, typer.Option("--scale", min=1, max=40, help="2**scale nodes.")],
+    edge_factor: Annotated[int, typer.Option("--edge-factor", min=1, help="Edges drawn a node.")] = 16,
+    seed: Seed = 0,
+    features: Annotated[int, typer.Option("--features", min=0, help="Random features a node.")] = 0,
+    directed: Annotated[
+        bool, typer.Option("--directed", help="Store edges only as drawn, not in both directions.")
+    ] = False,
+) -> None:
+    """Kronecker graph with Graph500's parameters."""
+    from ecgl_scale.store.edge_plan import BuildOptions
+    from ecgl_scale.store.sources.kron import kron_source
+
+    source = kron_source(scale=scale, edge_factor=edge_factor, seed=seed, num_features=features)
+    build_and_report(context.obj, source, store, settings, BuildOptions(symmetrise=not directed))
+
+
+@app.command("sbm")
+@takes_settings
+def sbm(
+    context: typer.Context,
+    settings: BuildSettings,
+    store: StorePath,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")] = None,
+    classes: Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes.")] = None,
+    features: Annotated[int | None, typer.Option("--features", min=1, help="Features a node.")] = None,
+    like: Annotated[Like | None, typer.Option("--like", help="Match a published graph's counts.")] = None,
+    average_degree: Annotated[float, typer.Option("--average-degree", min=0.0, help="Neighbours a node.")] = 16.0,
+    homophily: Annotated[
+        float, typer.Option("--homophily", min=0.0, max=1.0, help="Share of edges inside a class.")
+    ] = 0.8,
+    seed: Seed = 0,
+) -> None:
+    """Degree-corrected block model with classes, features and arrival times."""
+    from ecgl_scale.store.edge_plan import BuildOptions
+    from ecgl_scale.store.sources.sbm import LIKE, like_source, sbm_source
+
+    if like is not None:
+        if nodes is not None or classes is not None or features is not None:
+            raise UsageError("--like fixes nodes, classes and features", fix="give --like alone, or the three counts")
+        source, symmetrise = like_source(like.value, seed=seed), LIKE[like.value].symmetrise
+    else:
+        if nodes is None or classes is None or features is None:
+            raise UsageError("the size is missing", expected="--nodes, --classes and --features, or --like NAME")
+        source, symmetrise = (
+            sbm_source(
+                num_nodes=nodes,
+                num_classes=classes,
+                num_features=features,
+                average_degree=average_degree,
+                homophily=homophily,
+                seed=seed,
+            ),
+            True,
+        )
+    build_and_report(context.obj, source, store, settings, BuildOptions(symmetrise=symmetrise))

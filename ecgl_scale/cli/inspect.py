@@ -1,0 +1,95 @@
+"""``ecgl info`` and ``ecgl verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ecgl_scale.cli.options import Json, StorePath
+from ecgl_scale.cli.output import print_json, print_table
+from ecgl_scale.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from ecgl_scale.store.format import Manifest
+
+
+def info(store: StorePath, as_json: Json = False) -> None:
+    """Show what a store holds."""
+    from ecgl_scale.store.format import Manifest
+    from ecgl_scale.store.verify import check_files
+
+    manifest = Manifest.read(store)
+    check_files(store, manifest)
+    if as_json:
+        print_json(summary(store, manifest))
+    else:
+        print_table(_readable(store, manifest))
+
+
+def verify(
+    context: typer.Context,
+    store: StorePath,
+    fast: bool = typer.Option(False, "--fast", help="Compare names, sizes and samples only; do not read every byte."),
+    as_json: Json = False,
+) -> None:
+    """Read every byte of a store and check it."""
+    from ecgl_scale.store.verify import verify_store
+
+    with context.obj.progress() as sink:
+        report = verify_store(store, on_event=sink, fast=fast)
+    if as_json:
+        print_json({"store": str(store), "ok": True, "fast": fast, **report.__dict__})
+    elif not context.obj.quiet:
+        print(
+            f"{store}: good; {format_count(report.num_files)} files, {format_bytes(report.num_bytes)}, "
+            f"{format_count(report.num_edges)} edges {'sampled' if fast else 'read'}"
+        )
+
+
+def summary(store: Path, manifest: Manifest) -> dict[str, Any]:
+    """What ``info --json`` prints."""
+    edges, features = manifest.edges, manifest.features
+    return {
+        "store": str(store),
+        "num_nodes": manifest.num_nodes,
+        "num_edges": edges.num_edges,
+        "num_features": 0 if features is None else features.num_features,
+        "num_classes": manifest.num_classes,
+        "columns": manifest.columns,
+        "symmetrised": edges.symmetrised,
+        "keeps_duplicates": edges.keeps_duplicates,
+        "self_loops": edges.self_loops,
+        "input_edges": edges.input_edges,
+        "dropped_self_loops": edges.dropped_self_loops,
+        "dropped_duplicates": edges.dropped_duplicates,
+        "id_dtype": edges.id_dtype,
+        "num_blocks": len(edges.block_edges),
+        "features": None if features is None else features.__dict__,
+        "total_bytes": manifest.total_bytes,
+        "num_files": len(manifest.files),
+        "provenance": manifest.provenance,
+        "written_by": manifest.written_by,
+    }
+
+
+def _readable(store: Path, manifest: Manifest) -> dict[str, object]:
+    edges, features = manifest.edges, manifest.features
+    direction = "both directions stored" if edges.symmetrised else "direction as given"
+    rows: dict[str, object] = {
+        "store": store,
+        "nodes": format_count(manifest.num_nodes),
+        "edges": f"{format_count(edges.num_edges)} ({direction}, self loops {edges.self_loops})",
+        "from": f"{format_count(edges.input_edges)} edges read; {format_count(edges.dropped_self_loops)} self loops "
+        f"and {format_count(edges.dropped_duplicates)} duplicates dropped",
+        "blocks": f"{len(edges.block_edges)} of rows and tiles, ids {edges.id_dtype}",
+        "features": "none",
+        "classes": "none" if manifest.num_classes is None else manifest.num_classes,
+        "columns": ", ".join(f"{name}: {kind}" for name, kind in manifest.columns.items()) or "none",
+        "size": f"{format_bytes(manifest.total_bytes)} in {format_count(len(manifest.files))} files",
+        "source": ", ".join(f"{name}={value}" for name, value in manifest.provenance.items()) or "unknown",
+    }
+    if features is not None:
+        rows["features"] = f"{format_count(features.num_features)} a node, {features.kind} {features.dtype}"
+    return rows

@@ -1,0 +1,89 @@
+"""Entry point of ``ecgl``: puts the commands together and turns errors into exit codes.
+
+Exit codes: 0 done, 2 usage or config, 3 bad, incomplete, corrupt or locked input, 4 does not fit, 5 I/O failure,
+70 our bug, 75 stopped on request and resumable, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+
+import typer
+
+from ecgl_scale._version import __version__
+from ecgl_scale.cli import doctor, generate, ingest, inspect
+from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
+from ecgl_scale.errors import EcglError, StopRequestedError
+
+app = typer.Typer(
+    name="ecgl",
+    help="Keep graph models up to date on graphs that do not fit in memory.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(generate.app, name="generate")
+app.add_typer(ingest.app, name="ingest")
+app.command("doctor")(doctor.doctor)
+app.command("info")(inspect.info)
+app.command("verify")(inspect.verify)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ecgl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    context: typer.Context,
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but errors."),
+    log_level: LogLevel = typer.Option(LogLevel.INFO, "--log-level", help="What to log."),
+    log_format: LogFormat = typer.Option(LogFormat.TEXT, "--log-format", help="How log lines look."),
+    progress: bool = typer.Option(True, "--progress/--no-progress", help="Show progress."),
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Options of every command; they stand before its name."""
+    del version
+    level = logging.ERROR if quiet else getattr(logging, log_level.value.upper())
+    context.obj = Output(quiet=quiet, show_progress=progress and not quiet, log_format=log_format, level=level)
+    context.obj.set_up_logging()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise StopRequestedError(
+        f"stopped by {signal.Signals(number).name}", fix="run the same command again; nothing half-written was left"
+    )
+
+
+def main() -> None:
+    """Run ``ecgl`` and exit with the documented code."""
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGUSR2, _stop)
+    try:
+        app()
+    except EcglError as error:
+        fail(str(error), error.exit_code)
+    except MemoryError:
+        fail("out of memory\n  fix: give a larger --memory, or free some memory on this machine", 4)
+    except OSError as error:
+        from ecgl_scale.run.durable import as_storage_error
+
+        known = as_storage_error(error, Path(error.filename or "."))
+        fail(str(known), known.exit_code)
+    except Exception:
+        traceback.print_exc()
+        fail("this is a bug in ecgl_scale; please report it with the lines above", 70)
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

@@ -1,0 +1,152 @@
+"""Options that several commands share, and the build they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from ecgl_scale.cli.output import Output, print_json
+from ecgl_scale.errors import UsageError
+from ecgl_scale.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from ecgl_scale.store.edge_plan import BuildOptions
+    from ecgl_scale.store.source import GraphSource
+
+
+class FeatureKind(StrEnum):
+    """How features are stored."""
+
+    AUTO = "auto"
+    DENSE = "dense"
+    SPARSE = "sparse"
+
+
+class FeatureType(StrEnum):
+    """What dense features are stored as."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the store.")]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory", metavar="SIZE", help="Most memory to use, e.g. 4GiB. Default: 80 % of the tightest limit."
+    ),
+]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads. Default: the cores we may use.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an existing store, in one step, when the new one is complete.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+Symmetrise = Annotated[bool, typer.Option("--symmetrise", help="Store both directions of every edge.")]
+KeepDuplicates = Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated edges.")]
+KeepSelfLoops = Annotated[bool, typer.Option("--keep-self-loops", help="Keep edges from a node to itself.")]
+AddSelfLoops = Annotated[bool, typer.Option("--add-self-loops", help="Give every node exactly one edge to itself.")]
+FeaturesAs = Annotated[
+    FeatureKind,
+    typer.Option("--features-as", help="Dense Zarr or sparse CSR; auto decides by density (sparse below 10 %)."),
+]
+FeatureDtype = Annotated[FeatureType, typer.Option("--feature-dtype", help="Stored type of dense features.")]
+
+
+@dataclass(frozen=True)
+class BuildSettings:
+    """Options of every command that builds a store from features and edges someone made."""
+
+    features_as: FeaturesAs = FeatureKind.AUTO
+    feature_dtype: FeatureDtype = FeatureType.FLOAT32
+    memory: Memory = None
+    threads: Threads = None
+    overwrite: Overwrite = False
+    as_json: Json = False
+
+
+@dataclass(frozen=True)
+class IngestSettings(BuildSettings):
+    """The same, and what happens to the edges on their way in."""
+
+    symmetrise: Symmetrise = False
+    keep_duplicates: KeepDuplicates = False
+    keep_self_loops: KeepSelfLoops = False
+    add_self_loops: AddSelfLoops = False
+
+
+def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command declare one ``settings: BuildSettings`` parameter; its fields become options of the command.
+
+    Typer builds options from a function's signature and knows no groups, so the wrapper shows it a signature with the
+    fields in the parameter's place.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    kind = hints["settings"]
+    own = [
+        parameter.replace(annotation=hints[parameter.name])
+        for parameter in signature(command).parameters.values()
+        if parameter.name != "settings"
+    ]
+    field_hints = get_type_hints(kind, include_extras=True)
+    shared = [
+        Parameter(entry.name, Parameter.KEYWORD_ONLY, default=entry.default, annotation=field_hints[entry.name])
+        for entry in fields(kind)
+    ]
+
+    def wrapper(**values: Any) -> None:
+        names = {entry.name for entry in fields(kind)}
+        settings = kind(**{name: value for name, value in values.items() if name in names})
+        command(**{name: value for name, value in values.items() if name not in names}, settings=settings)
+
+    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+    keyword_only = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
+    wrapper.__signature__ = Signature([*keyword_only, *shared])  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
+    return wrapper
+
+
+def build_and_report(
+    output: Output, source: GraphSource, store: Path, settings: BuildSettings, edges: BuildOptions
+) -> None:
+    """Build the store and say what it holds."""
+    from ecgl_scale.store.build import build_store
+
+    with output.progress() as sink:
+        manifest = build_store(
+            source,
+            store,
+            options=edges,
+            memory=settings.memory,
+            features_as=settings.features_as.value,
+            feature_dtype=settings.feature_dtype.value,
+            overwrite=settings.overwrite,
+            threads=settings.threads,
+            on_event=sink,
+        )
+    if settings.as_json:
+        from ecgl_scale.cli.inspect import summary
+
+        print_json(summary(store, manifest))
+    elif not output.quiet:
+        features = manifest.features
+        shown = "" if features is None else f", {features.num_features} {features.kind} features"
+        print(
+            f"{store}: {format_count(manifest.num_nodes)} nodes, {format_count(manifest.edges.num_edges)} edges{shown},"
+            f" {format_bytes(manifest.total_bytes)}"
+        )
+
+
+def edge_options(settings: IngestSettings) -> BuildOptions:
+    """The edge options as the builder knows them."""
+    from ecgl_scale.store.edge_plan import BuildOptions
+
+    if settings.keep_self_loops and settings.add_self_loops:
+        raise UsageError("--keep-self-loops and --add-self-loops exclude each other", fix="give one of them")
+    self_loops = "keep" if settings.keep_self_loops else "add" if settings.add_self_loops else "drop"
+    return BuildOptions(settings.symmetrise, settings.keep_duplicates, self_loops)

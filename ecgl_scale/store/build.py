@@ -1,0 +1,241 @@
+"""Any source -> a store, within a memory budget.
+
+    partition edges   one pass over the source, keys grouped by destination        edge_partition
+    write rows, tiles sort each bucket, CSR rows, then tiles                         edge_write
+    features          stream rows into Zarr shards or sparse blocks                  dense, sparse
+    columns           labels, splits, anything with one value a node                 nodes
+    manifest          written last; then the staging directory takes the target's name
+
+Everything happens in a staging directory beside the target, so a failure or a kill leaves the target as it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
+from ecgl_scale.run.durable import Staging, WrittenFile, free_bytes
+from ecgl_scale.run.events import BlockFinished, EventSink, StageFinished, StageStarted, ignore_events
+from ecgl_scale.run.memory import MemoryBudget, PeakSampler, own_memory_bytes
+from ecgl_scale.store.edge_partition import BYTES_PER_EDGE, partition_edges
+from ecgl_scale.store.edge_plan import BuildOptions, EdgePlan
+from ecgl_scale.store.edge_write import BlockResult, write_blocks
+from ecgl_scale.store.feature_files import write_features
+from ecgl_scale.store.format import NODES_NAME, EdgeSection, FeatureSection, Manifest, record_files
+from ecgl_scale.store.nodes import WrittenColumns, write_columns
+from ecgl_scale.store.source import DenseSource, GraphSource, SparseSource
+from ecgl_scale.store.spill import KEY_BYTES, KeySpill
+from ecgl_scale.store.threads import available_cores
+from ecgl_scale.units import MIB, format_bytes
+
+RESERVE_BYTES = 40 * MIB
+"""Set aside for compiled code, write buffers, offsets and Python's own objects."""
+MIN_SPARE_BYTES = 48 * MIB
+MAX_BLOCK_EDGES_IN_FLIGHT = 1 << 22
+MAX_SHARE_BYTES = 1024 * MIB
+"""More per thread buys nothing: the largest regular block takes 768 MiB with its sort."""
+SMALL_SHARE_BYTES = 32 * MIB
+DISK_MARGIN_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True)
+class MemoryShares:
+    """How the budget is spent. Peak: reserve + kept + threads x max(edge block, share)."""
+
+    threads: int
+    block_edges: int
+    kept_bytes: int
+    share_bytes: int
+
+    @classmethod
+    def of(cls, budget: MemoryBudget, *, threads: int, num_keys_hint: int) -> MemoryShares:
+        """Split what is left of the budget; refuse if it is too little to work with."""
+        held = own_memory_bytes()
+        budget.require(
+            held + RESERVE_BYTES + MIN_SPARE_BYTES,
+            stage="the build",
+            formula=f"{format_bytes(held)} held already + {format_bytes(RESERVE_BYTES + MIN_SPARE_BYTES)} to work in",
+        )
+        spare = budget.total_bytes - held - RESERVE_BYTES
+        threads = max(1, min(threads, spare // SMALL_SHARE_BYTES))
+        keys_bytes = num_keys_hint * KEY_BYTES
+        # Keys that stay in memory need no scratch file; the threads' shares come first, as they set the speed.
+        wanted_share = min(MAX_SHARE_BYTES, max(SMALL_SHARE_BYTES, 4 * keys_bytes // threads))
+        share = min(spare // threads, wanted_share)
+        kept = max(0, spare - threads * share)
+        block_edges = min(share // BYTES_PER_EDGE, MAX_BLOCK_EDGES_IN_FLIGHT)
+        return cls(threads, block_edges, kept, share)
+
+
+def build_store(
+    source: GraphSource,
+    target: Path,
+    *,
+    options: BuildOptions | None = None,
+    memory: str | int | None = None,
+    features_as: str = "auto",
+    feature_dtype: str = "float32",
+    overwrite: bool = False,
+    threads: int | None = None,
+    on_event: EventSink = ignore_events,
+) -> Manifest:
+    """Build ``target`` from ``source``.
+
+    Memory: never more RssAnon than ``memory`` (by default four fifths of the tightest limit around us). Disk: about
+    8 bytes for each stored edge, 8 a node and the features; while building also 8 bytes an edge of scratch space
+    where the keys do not fit in memory.
+    """
+    options = options or BuildOptions()
+    if options.self_loops not in ("drop", "keep", "add"):
+        raise UsageError(f"self_loops is {options.self_loops!r}", expected="drop, keep or add")
+    if source.num_nodes <= 0:
+        raise InvalidInputError("the graph is empty: it has no nodes", where=source.name)
+    plan = EdgePlan.of(source.num_nodes)
+    keys_hint = source.num_edges_hint * (2 if options.symmetrise else 1)
+    with PeakSampler() as sampler, Staging(target, overwrite=overwrite) as staging:
+        shares = MemoryShares.of(MemoryBudget.of(memory), threads=threads or available_cores(), num_keys_hint=keys_hint)
+        _require_disk(source, keys_hint, shares, staging.path)
+        stages = _Stages(sampler, on_event)
+        spill = KeySpill(staging.path / "keys.scratch", plan.num_buckets, allowance_bytes=shares.kept_bytes)
+        try:
+            with stages.timed("partition edges"):
+                totals = partition_edges(
+                    source,
+                    plan,
+                    options,
+                    spill,
+                    block_edges=shares.block_edges,
+                    threads=shares.threads,
+                    on_event=on_event,
+                )
+            with stages.timed("write rows and tiles"):
+                blocks = write_blocks(
+                    spill,
+                    plan,
+                    options,
+                    staging.path,
+                    share_bytes=shares.share_bytes,
+                    threads=shares.threads,
+                    on_event=on_event,
+                )
+            num_keys = int(spill.counts.sum())
+        finally:
+            spill.close()
+        files = {name: file for block in blocks for name, file in block.files.items()}
+        with stages.timed("write features"):
+            features, feature_files = _features(source, staging.path, features_as, feature_dtype, on_event)
+        with stages.timed("write node columns"):
+            columns = _columns(source, staging.path, on_event)
+        files.update(feature_files)
+        if columns is not None:
+            files[NODES_NAME] = columns.file
+        manifest = Manifest(
+            num_nodes=source.num_nodes,
+            edges=_edge_section(plan, options, blocks, totals.input_edges, totals.self_loops, num_keys),
+            features=features,
+            columns={} if columns is None else columns.types,
+            num_classes=None if columns is None else columns.num_classes,
+            provenance=dict(source.provenance),
+            files=record_files(staging.path, files),
+        )
+        manifest.write(staging.path)
+        staging.commit()
+    return manifest
+
+
+class _Stages:
+    """Says when a stage has ended, how long it took and how much memory it needed."""
+
+    def __init__(self, sampler: PeakSampler, on_event: EventSink) -> None:
+        self._sampler = sampler
+        self._on_event = on_event
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        self._sampler.restart()
+        started = time.perf_counter()
+        yield
+        self._on_event(StageFinished(stage, time.perf_counter() - started, self._sampler.restart()))
+
+
+def _features(
+    source: GraphSource, store: Path, features_as: str, dtype: str, on_event: EventSink
+) -> tuple[FeatureSection | None, dict[str, WrittenFile]]:
+    if source.features is None:
+        return None, {}
+    on_event(StageStarted("write features", source.num_nodes, "rows"))
+    return write_features(
+        source.features,
+        source.num_nodes,
+        store,
+        requested=features_as,
+        dtype=dtype,
+        on_rows=_RowCounter("write features", on_event),
+    )
+
+
+def _columns(source: GraphSource, store: Path, on_event: EventSink) -> WrittenColumns | None:
+    if not source.columns:
+        return None
+    on_event(StageStarted("write node columns", source.num_nodes, "rows"))
+    return write_columns(
+        store / NODES_NAME,
+        source.columns,
+        source.num_nodes,
+        num_classes=source.num_classes,
+        on_rows=_RowCounter("write node columns", on_event),
+    )
+
+
+class _RowCounter:
+    """Turns "so many rows more" into events that say how many in all."""
+
+    def __init__(self, stage: str, on_event: EventSink) -> None:
+        self._stage = stage
+        self._on_event = on_event
+        self._done = 0
+
+    def __call__(self, num_rows: int) -> None:
+        self._done += num_rows
+        self._on_event(BlockFinished(self._stage, self._done))
+
+
+def _edge_section(
+    plan: EdgePlan, options: BuildOptions, blocks: list[BlockResult], input_edges: int, self_loops: int, num_keys: int
+) -> EdgeSection:
+    num_edges = sum(block.num_edges for block in blocks)
+    return EdgeSection(
+        num_edges=num_edges,
+        id_dtype=plan.id_dtype.name,
+        symmetrised=options.symmetrise,
+        keeps_duplicates=options.keep_duplicates,
+        self_loops={"drop": "dropped", "keep": "kept", "add": "added"}[options.self_loops],
+        input_edges=input_edges,
+        dropped_self_loops=0 if options.self_loops == "keep" else self_loops,
+        dropped_duplicates=num_keys - num_edges,
+        block_starts=[block.rows[0] for block in blocks] + [plan.num_nodes],
+        block_edges=[block.num_edges for block in blocks],
+    )
+
+
+def _require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, where: Path) -> None:
+    """Refuse before the first byte if the disk is short of store and scratch together."""
+    scratch = max(0, keys_hint * KEY_BYTES - shares.kept_bytes)
+    store = 8 * keys_hint + 8 * source.num_nodes
+    if isinstance(source.features, DenseSource):
+        store += source.num_nodes * source.features.num_features * 4
+    elif isinstance(source.features, SparseSource):
+        store += source.features.num_values * 8 + source.num_nodes * 16
+    store += sum(column.dtype.itemsize for column in source.columns) * source.num_nodes
+    needed, free = scratch + store + DISK_MARGIN_BYTES, free_bytes(where)
+    if needed > free:
+        raise DoesNotFitError(
+            f"the disk is short: about {format_bytes(needed)} needed, {format_bytes(free)} free",
+            where=f"{where.parent} (store {format_bytes(store)}, scratch {format_bytes(scratch)})",
+            fix="choose a target on a larger disk, or free some space"
+            + ("; with more --memory no scratch space is needed" if scratch else ""),
+        )

@@ -1,0 +1,92 @@
+"""How the edges of a graph are cut: buckets to sort by, blocks to store. A function of the graph alone.
+
+Nothing here depends on the memory budget or the number of threads, so the same graph always gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_kernels.tiles import RANGE_BITS
+from ecgl_scale.errors import InvalidInputError
+
+RANGE_ROWS = 1 << RANGE_BITS
+MAX_NODES = 1 << 40
+MAX_BLOCK_RANGES = 16
+"""16 ranges of float32 sums are 4 MiB: a stripe's destinations stay in cache while its tiles are swept."""
+MIN_BLOCKS = 32
+"""Smaller graphs get narrower blocks, so that there is work for many threads."""
+MAX_BLOCK_EDGES = 1 << 26
+"""A block is closed early at this many edges (256 MiB), unless a single range has more."""
+BUCKET_COUNT_BITS = 9
+"""About 512 buckets: a scatter to that many streams runs from cache; a bucket of a billion-edge graph is 16 MB."""
+MIN_BUCKET_BITS = 8
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What happens to the edges on their way in. Direction is kept as given unless ``symmetrise`` is set."""
+
+    symmetrise: bool = False
+    keep_duplicates: bool = False
+    self_loops: str = "drop"
+    """``drop``, ``keep``, or ``add``: drop what there is, then give every node exactly one."""
+
+
+@dataclass(frozen=True)
+class EdgePlan:
+    """Buckets of ``2**bucket_bits`` rows; keys of ``bucket_bits + source_bits`` bits."""
+
+    num_nodes: int
+    source_bits: int
+    bucket_bits: int
+
+    @classmethod
+    def of(cls, num_nodes: int) -> EdgePlan:
+        """The plan for a graph of so many nodes."""
+        if not 0 < num_nodes <= MAX_NODES:
+            raise InvalidInputError(
+                f"a graph of {num_nodes} nodes cannot be stored", expected=f"1 to {MAX_NODES:,} nodes"
+            )
+        source_bits = max(1, (num_nodes - 1).bit_length())
+        bucket_bits = min(max(MIN_BUCKET_BITS, source_bits - BUCKET_COUNT_BITS), 64 - source_bits)
+        return cls(num_nodes, source_bits, bucket_bits)
+
+    @property
+    def num_buckets(self) -> int:
+        """Buckets that cover all rows."""
+        return ((self.num_nodes - 1) >> self.bucket_bits) + 1
+
+    @property
+    def num_ranges(self) -> int:
+        """Ranges of 2**16 nodes that cover the graph."""
+        return ((self.num_nodes - 1) >> RANGE_BITS) + 1
+
+    @property
+    def id_dtype(self) -> np.dtype[Any]:
+        """Node ids as stored: four bytes where they fit."""
+        return np.dtype(np.uint32 if self.num_nodes <= 1 << 32 else np.uint64)
+
+    def cut_blocks(self, bucket_counts: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Group buckets into blocks [first bucket, last bucket) of whole ranges, by rows and by edges."""
+        unit = max(1, RANGE_ROWS >> self.bucket_bits)
+        max_ranges = min(max(self.num_ranges // MIN_BLOCKS, 1), MAX_BLOCK_RANGES)
+        max_buckets = max(max_ranges * RANGE_ROWS >> self.bucket_bits, unit)
+        blocks: list[tuple[int, int]] = []
+        start, edges = 0, 0
+        for bucket in range(0, self.num_buckets, unit):
+            incoming = int(bucket_counts[bucket : bucket + unit].sum())
+            if bucket > start and (edges + incoming > MAX_BLOCK_EDGES or bucket - start >= max_buckets):
+                blocks.append((start, bucket))
+                start, edges = bucket, 0
+            edges += incoming
+        blocks.append((start, self.num_buckets))
+        return blocks
+
+    def rows_of(self, buckets: tuple[int, int]) -> tuple[int, int]:
+        """First and last row of some consecutive buckets."""
+        return buckets[0] << self.bucket_bits, min(buckets[1] << self.bucket_bits, self.num_nodes)

@@ -1,0 +1,87 @@
+"""The feature part of a store: chosen, written and opened, dense or sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.errors import CorruptStoreError
+from ecgl_scale.run.durable import WrittenFile
+from ecgl_scale.store.dense import DenseFeatures
+from ecgl_scale.store.dense_write import DenseDtype, DenseLayout, write_dense
+from ecgl_scale.store.features import as_dense, as_sparse, choose_kind
+from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY, FeatureSection, Manifest
+from ecgl_scale.store.source import DenseSource, SparseSource
+from ecgl_scale.store.sparse import SparseFeatures, SparseLayout, write_sparse
+
+
+def write_features(
+    source: DenseSource | SparseSource,
+    num_rows: int,
+    store: Path,
+    *,
+    requested: str,
+    dtype: str,
+    on_rows: Callable[[int], None],
+) -> tuple[FeatureSection, dict[str, WrittenFile]]:
+    """Write the features below ``store``, as asked or by their density. Memory: a few chunks, or one sparse block."""
+    kind = choose_kind(source, cast("Literal['auto', 'dense', 'sparse']", requested), num_rows=num_rows)
+    if kind == "dense":
+        dense = source if isinstance(source, DenseSource) else as_dense(source)
+        layout = DenseLayout.plan(num_rows, dense.num_features, cast("DenseDtype", dtype))
+        files = write_dense(dense, layout, store / DENSE_DIRECTORY, on_rows=on_rows)
+        section = FeatureSection(
+            kind, dense.num_features, dtype, layout.rows_per_block, layout.rows_per_chunk, num_rows * dense.num_features
+        )
+        return section, _below(DENSE_DIRECTORY, files)
+    sparse = source if isinstance(source, SparseSource) else as_sparse(source)
+    plan = SparseLayout.plan(num_rows, sparse.num_features, sparse.num_values)
+    files = write_sparse(sparse, plan, store / SPARSE_DIRECTORY, on_rows=on_rows)
+    section = FeatureSection(
+        kind, sparse.num_features, "float32", plan.rows_per_block, plan.rows_per_block, sparse.num_values
+    )
+    return section, _below(SPARSE_DIRECTORY, files)
+
+
+def open_features(store: Path, manifest: Manifest) -> DenseFeatures | SparseFeatures | None:
+    """The features of an open store; None where it has none."""
+    section = manifest.features
+    if section is None:
+        return None
+    if section.kind == "dense":
+        dense = DenseLayout(
+            manifest.num_nodes,
+            section.num_features,
+            cast("DenseDtype", section.dtype),
+            section.rows_per_chunk,
+            section.rows_per_block,
+        )
+        return DenseFeatures.open(store / DENSE_DIRECTORY, dense, _inside(DENSE_DIRECTORY, manifest))
+    if section.kind == "sparse":
+        sparse = SparseLayout(manifest.num_nodes, section.num_features, section.rows_per_block)
+        return SparseFeatures.open(store / SPARSE_DIRECTORY, sparse, _inside(SPARSE_DIRECTORY, manifest))
+    raise CorruptStoreError(f"the manifest names an unknown kind of features: {section.kind!r}", where=store)
+
+
+def dense_matrix(features: DenseFeatures | SparseFeatures) -> NDArray[Any]:
+    """All features as one array. Memory: the whole matrix."""
+    parts = []
+    for block in features.blocks():
+        rows = features.read(block) if isinstance(features, DenseFeatures) else features.read_dense(block)
+        parts.append(np.array(rows))
+    return np.concatenate(parts)
+
+
+def _below(directory: str, files: Mapping[str, WrittenFile]) -> dict[str, WrittenFile]:
+    return {f"{directory}/{name}": file for name, file in files.items()}
+
+
+def _inside(directory: str, manifest: Manifest) -> dict[str, WrittenFile]:
+    prefix = f"{directory}/"
+    return {
+        name.removeprefix(prefix): record.written for name, record in manifest.files.items() if name.startswith(prefix)
+    }

@@ -1,0 +1,220 @@
+"""The manifest: what a store holds, file by file. It is written last, so a store without one is not a store.
+
+``manifest.json`` carries the graph's counts, the layout of every part, and for each file its size, the crc32c of all
+its bytes and the crc32c of a few pages spread over it (``probe``), which tells swapped or stale files apart at open
+without reading everything. The manifest is covered by a checksum of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar, get_type_hints
+
+from ecgl_scale._version import __version__
+from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, StoreVersionError
+from ecgl_scale.run.durable import WrittenFile, crc32c_of, write_atomically
+from ecgl_scale.store.source import Json
+from ecgl_scale.units import MIB
+
+FORMAT = "ecgl-store"
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+EDGES_DIRECTORY = "edges"
+TILES_DIRECTORY = "tiles"
+DENSE_DIRECTORY = "features.zarr"
+SPARSE_DIRECTORY = "features"
+NODES_NAME = "nodes.arrow"
+
+PROBE_WINDOWS = 16
+PROBE_WINDOW_BYTES = 4096
+MAX_MANIFEST_BYTES = 256 * MIB
+
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One file of the store."""
+
+    size_bytes: int
+    crc32c: int
+    probe: int
+    """crc32c of up to sixteen 4 KiB windows spread evenly over the file, first and last page included."""
+
+    @property
+    def written(self) -> WrittenFile:
+        """Size and checksum as the writers and readers of single files know them."""
+        return WrittenFile(self.size_bytes, self.crc32c)
+
+
+@dataclass(frozen=True)
+class EdgeSection:
+    """The edges as a whole."""
+
+    num_edges: int
+    id_dtype: str
+    symmetrised: bool
+    keeps_duplicates: bool
+    self_loops: str
+    """``dropped``, ``kept`` or ``added`` (every node has exactly one)."""
+    input_edges: int
+    dropped_self_loops: int
+    dropped_duplicates: int
+    block_starts: list[int]
+    """First row of every block, and at the end the number of nodes; tiles use the same blocks as stripes."""
+    block_edges: list[int]
+
+
+@dataclass(frozen=True)
+class FeatureSection:
+    """The feature matrix."""
+
+    kind: str
+    num_features: int
+    dtype: str
+    rows_per_block: int
+    rows_per_chunk: int
+    num_values: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything needed to open a store and to tell that it is whole."""
+
+    num_nodes: int
+    edges: EdgeSection
+    features: FeatureSection | None
+    columns: dict[str, str]
+    """Node column -> Arrow type."""
+    num_classes: int | None
+    provenance: dict[str, Json]
+    files: dict[str, FileRecord]
+    written_by: str = field(default=f"ecgl_scale {__version__}")
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all files named here."""
+        return sum(record.size_bytes for record in self.files.values())
+
+    def write(self, store: Path) -> None:
+        """Write the manifest, atomically: from here on the store is complete."""
+        body = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}
+        write_atomically(store / MANIFEST_NAME, json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, store: Path) -> Manifest:
+        """Read and check the manifest of ``store``; every fault is named."""
+        path = store / MANIFEST_NAME
+        if not store.is_dir() or store.is_symlink():
+            raise IncompleteStoreError(
+                "there is no store here", where=store, expected="a directory made by ecgl ingest or generate"
+            )
+        if path.is_symlink():
+            raise CorruptStoreError("the manifest is a symbolic link", where=path, expected="a plain file")
+        if not path.is_file():
+            raise IncompleteStoreError(
+                "the store is incomplete: it has no manifest",
+                where=path,
+                fix="run the ingest again; it was stopped before its end",
+            )
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise CorruptStoreError("the manifest is too large to be one", where=path)
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise CorruptStoreError(f"the manifest is not JSON: {error}", where=path) from error
+        if not isinstance(body, dict) or body.get("format") != FORMAT:
+            raise CorruptStoreError(
+                "this is not the manifest of a graph store", where=path, expected=f'"format": "{FORMAT}"'
+            )
+        if body.get("format_version") != FORMAT_VERSION:
+            raise StoreVersionError(
+                f"the store has format version {body.get('format_version')}",
+                where=path,
+                expected=f"version {FORMAT_VERSION}",
+                fix="build it again from its source with this version of ecgl_scale",
+            )
+        checksum = body.pop("checksum", None)
+        if checksum != _checksum(body):
+            raise CorruptStoreError(
+                "the manifest does not match its own checksum", where=path, fix="build the store again"
+            )
+        return cls._from_json(body, path)
+
+    @classmethod
+    def _from_json(cls, body: dict[str, Any], path: Path) -> Manifest:
+        # The checksum matched, so this guards against a manifest made by hand, not against accidents.
+        try:
+            files = {_safe_name(name, path): _section(FileRecord, record) for name, record in body["files"].items()}
+            return cls(
+                num_nodes=int(body["num_nodes"]),
+                edges=_section(EdgeSection, body["edges"]),
+                features=None if body["features"] is None else _section(FeatureSection, body["features"]),
+                columns={str(name): str(kind) for name, kind in body["columns"].items()},
+                num_classes=body["num_classes"],
+                provenance=dict(body["provenance"]),
+                files=files,
+                written_by=str(body["written_by"]),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, CorruptStoreError):
+                raise
+            raise CorruptStoreError(
+                f"the manifest lacks something or holds a wrong type: {error}", where=path
+            ) from error
+
+
+def _checksum(body: Mapping[str, Any]) -> int:
+    return crc32c_of(json.dumps(body, sort_keys=True).encode())
+
+
+def _section(kind: type[Section], values: Mapping[str, Any]) -> Section:
+    hints = get_type_hints(kind)
+    names = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
+    if set(values) != names:
+        raise ValueError(f"{kind.__name__} has keys {sorted(values)}, expected {sorted(names)}")
+    for name in names:
+        wanted = list if hints[name] == list[int] else hints[name]
+        if type(values[name]) is not wanted:
+            raise TypeError(f"{kind.__name__}.{name} is {values[name]!r}, expected {wanted.__name__}")
+    return kind(**values)
+
+
+def _safe_name(name: str, manifest: Path) -> str:
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts or str(pure) != name or name in ("", ".") or "\0" in name:
+        raise CorruptStoreError(f"the manifest names a file outside the store: {name!r}", where=manifest)
+    return name
+
+
+def probe_windows(size_bytes: int) -> list[tuple[int, int]]:
+    """Offset and length of the windows that ``probe`` covers."""
+    if size_bytes <= PROBE_WINDOWS * PROBE_WINDOW_BYTES:
+        return [(0, size_bytes)]
+    last = size_bytes - PROBE_WINDOW_BYTES
+    return [(last * i // (PROBE_WINDOWS - 1), PROBE_WINDOW_BYTES) for i in range(PROBE_WINDOWS)]
+
+
+def probe_file(path: Path, size_bytes: int) -> int:
+    """crc32c over the probe windows of a file."""
+    crc = 0
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        for offset, length in probe_windows(size_bytes):
+            crc = crc32c_of(os.pread(descriptor, length, offset), crc) if length else crc
+    finally:
+        os.close(descriptor)
+    return crc
+
+
+def record_files(store: Path, written: Mapping[str, WrittenFile]) -> dict[str, FileRecord]:
+    """Complete what the writers say of their files with the probes, in name order."""
+    return {
+        name: FileRecord(file.size_bytes, file.crc32c, probe_file(store / name, file.size_bytes))
+        for name, file in sorted(written.items())
+    }

@@ -1,0 +1,157 @@
+"""A graph on disk, open: the one name most users need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.errors import UsageError
+from ecgl_scale.run.events import ignore_events
+from ecgl_scale.store.build import build_store
+from ecgl_scale.store.dense import DenseFeatures
+from ecgl_scale.store.edge_plan import BuildOptions
+from ecgl_scale.store.edges import EdgeStore, TileStore
+from ecgl_scale.store.feature_files import open_features
+from ecgl_scale.store.format import NODES_NAME, Manifest
+from ecgl_scale.store.nodes import NodeColumns
+from ecgl_scale.store.sources.arrays import array_source
+from ecgl_scale.store.sparse import SparseFeatures
+from ecgl_scale.store.verify import check_bytes, check_files
+from ecgl_scale.units import MIB
+
+if TYPE_CHECKING:
+    import dgl
+
+READ_WHOLE_BELOW_BYTES = 64 * MIB
+"""Up to this size ``open`` compares every byte, in milliseconds; above, each block is compared when first read."""
+
+
+class GraphStore:
+    """An open store. ``edges``, ``tiles``, ``nodes`` and ``features`` read their files when asked, not before."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.edges = EdgeStore(path, manifest)
+        self.tiles = TileStore(path, manifest)
+        self.features: DenseFeatures | SparseFeatures | None = open_features(path, manifest)
+        self.nodes: NodeColumns | None = None
+        if manifest.columns:
+            self.nodes = NodeColumns(path / NODES_NAME, manifest.files[NODES_NAME].written, manifest.columns)
+
+    @classmethod
+    def open(cls, path: str | Path) -> GraphStore:
+        """Open a store, or say which file makes it unusable.
+
+        Raises
+        ------
+        IncompleteStoreError, CorruptStoreError, StoreVersionError
+            A store is complete and as it was written, or it is refused.
+        """
+        path = Path(path)
+        manifest = Manifest.read(path)
+        check_files(path, manifest)
+        if manifest.total_bytes <= READ_WHOLE_BELOW_BYTES:
+            check_bytes(path, manifest, on_event=ignore_events, threads=1)
+        return cls(path, manifest)
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Any,
+        x: Any = None,
+        y: Any = None,
+        path: str | Path = "graph.ecgl",
+        *,
+        num_nodes: int | None = None,
+        columns: dict[str, Any] | None = None,
+        options: BuildOptions | None = None,
+        memory: str | int | None = None,
+        overwrite: bool = False,
+    ) -> GraphStore:
+        """Build a store from arrays or tensors in memory: ``edge_index`` [2, E], ``x`` [N, K] (or sparse), ``y`` [N].
+
+        All edges are kept as they are, duplicates and self loops too, unless ``options`` says otherwise.
+        """
+        source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns)
+        keep_all = BuildOptions(keep_duplicates=True, self_loops="keep")
+        build_store(source, Path(path), options=options or keep_all, memory=memory, overwrite=overwrite)
+        return cls.open(path)
+
+    @classmethod
+    def from_dgl(cls, graph: dgl.DGLGraph, path: str | Path, **settings: Any) -> GraphStore:
+        """Build a store from a homogeneous DGL graph with its ``feat``, ``label`` and other node arrays."""
+        from ecgl_scale.store.convert import arrays_of_dgl
+
+        return cls._from_arrays(arrays_of_dgl(graph), path, settings)
+
+    @classmethod
+    def from_pyg(cls, data: Any, path: str | Path, **settings: Any) -> GraphStore:
+        """Build a store from a PyG ``Data`` (or anything with ``edge_index``, ``x``, ``y`` and masks)."""
+        from ecgl_scale.store.convert import arrays_of_pyg
+
+        return cls._from_arrays(arrays_of_pyg(data), path, settings)
+
+    @classmethod
+    def _from_arrays(cls, arrays: dict[str, Any], path: str | Path, settings: dict[str, Any]) -> GraphStore:
+        return cls.from_edge_index(
+            arrays["edge_index"],
+            arrays["x"],
+            arrays["y"],
+            path,
+            num_nodes=arrays["num_nodes"],
+            columns=arrays["columns"],
+            **settings,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes."""
+        return self.manifest.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """Directed edges, as stored."""
+        return self.manifest.edges.num_edges
+
+    @property
+    def num_features(self) -> int:
+        """Columns of the feature matrix; 0 without features."""
+        return 0 if self.manifest.features is None else self.manifest.features.num_features
+
+    @property
+    def num_classes(self) -> int | None:
+        """Classes of the labels; None without labels."""
+        return self.manifest.num_classes
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A node column, whole: ``label``, ``split``, ``year``, any other. Memory: the column."""
+        if self.nodes is None:
+            raise UsageError(
+                f"the store has no node column {name!r}", where=self.path, expected="a store with node columns"
+            )
+        return self.nodes.column(name)
+
+    def to_edge_index(self) -> NDArray[np.int64]:
+        """All edges as [2, E] int64, sorted by destination and then source. Memory: 16 bytes an edge."""
+        edge_index = np.empty((2, self.num_edges), np.int64)
+        position = 0
+        for block, rows in self.edges.stream():
+            stop = position + rows.values.size
+            edge_index[0, position:stop] = rows.values
+            edge_index[1, position:stop] = np.repeat(np.arange(block.start, block.stop), np.diff(rows.offsets))
+            position = stop
+        return edge_index
+
+    def to_dgl(self) -> dgl.DGLGraph:
+        """The whole graph as a DGL graph, with ``feat`` and the node columns. Memory: the graph, several times."""
+        from ecgl_scale.store.convert import to_dgl
+
+        return to_dgl(self)
+
+    def __repr__(self) -> str:
+        counts = f"num_nodes={self.num_nodes}, num_edges={self.num_edges}, num_features={self.num_features}"
+        return f"GraphStore({str(self.path)!r}, {counts})"

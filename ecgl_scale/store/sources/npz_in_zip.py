@@ -1,0 +1,144 @@
+"""An .npz inside a published zip, streamed without unpacking the zip.
+
+A zip usually keeps an .npz as it is (stored), and then its arrays are read in place through a view of that stretch of
+the outer file. A deflated one would have to be decompressed anew for every array: it is copied once to the cache.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.store.sources.archive import Archive, PublishedFiles, check_members, require_member
+from ecgl_scale.store.sources.npy import MAX_DEFLATE_RATIO, Cursor, NpzFile, open_npz, reading
+from ecgl_scale.store.sources.npy_header import NpyHeader, read_header
+
+_LOCAL_HEADER_BYTES = 30
+
+
+def open_published_npz(files: PublishedFiles, name: str, *, cache: Path, skip_objects: bool = False) -> NpzFile:
+    """Open one .npz of a published folder, wherever it lies."""
+    if files.archive is not None:
+        stretch = stored_range(files.archive, files.prefix + name)
+        if stretch is not None:
+            return _open_in_place(files, name, *stretch, skip_objects=skip_objects)
+    return open_npz(files.unpack(name, cache), skip_objects=skip_objects)
+
+
+def stored_range(archive: Archive, name: str) -> tuple[int, int] | None:
+    """Offset and size of a member kept uncompressed; None for a deflated one."""
+    info = require_member(archive, name)
+    if info.compress_type != zipfile.ZIP_STORED:
+        return None
+    where = f"{archive.path}, member {name}"
+    with reading(where), archive.path.open("rb") as file:
+        file.seek(info.header_offset)
+        header = file.read(_LOCAL_HEADER_BYTES)
+    if len(header) != _LOCAL_HEADER_BYTES or header[:4] != b"PK\x03\x04" or info.compress_size != info.file_size:
+        raise InvalidInputError("the zip is damaged", where=where, fix="fetch the file again")
+    # The lengths in the member's own header count: they may differ from the table of contents.
+    name_bytes = int.from_bytes(header[26:28], "little")
+    extra_bytes = int.from_bytes(header[28:30], "little")
+    return info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes, info.file_size
+
+
+class FileView(io.RawIOBase):
+    """A stretch of a file that looks like a file of its own."""
+
+    def __init__(self, path: Path, offset: int, size_bytes: int) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._offset = offset
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
+        """Fill ``buffer`` from the current position, never past the end of the stretch."""
+        view = memoryview(buffer).cast("B")
+        wanted = max(0, min(len(view), self._size_bytes - self._position))
+        found = os.preadv(self._file.fileno(), [view[:wanted]], self._offset + self._position)
+        self._position += found
+        return found
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move within the stretch."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
+        if base + offset < 0:
+            # what zipfile expects when it looks for its tail in a file that is too short
+            raise OSError(22, "Invalid argument")
+        self._position = base + offset
+        return self._position
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+        super().close()
+
+
+@dataclass(frozen=True)
+class _NpzInPlace(NpzFile):
+    """An .npz that is a stretch of another file."""
+
+    inside: str = ""
+    offset: int = 0
+    size_bytes: int = 0
+
+    def where(self, name: str) -> str:
+        return f"{self.inside}, array {name}"
+
+    @contextmanager
+    def cursor(self, name: str, start: int = 0) -> Iterator[Cursor]:
+        header, where = self.header(name), self.where(name)
+        with ExitStack() as handles:
+            with reading(where):
+                view = handles.enter_context(
+                    io.BufferedReader(FileView(self.path, self.offset, self.size_bytes), 1 << 20)
+                )
+                archive = handles.enter_context(zipfile.ZipFile(view))
+                stream = handles.enter_context(archive.open(f"{name}.npy"))
+                if read_header(stream, where) != header:
+                    raise InvalidInputError("the file changed while we read it", where=where)
+                cursor = Cursor(stream, header, where)
+                cursor.skip(start)
+            yield cursor
+
+
+def _open_in_place(files: PublishedFiles, name: str, offset: int, size_bytes: int, *, skip_objects: bool) -> NpzFile:
+    inside = files.origin(name)
+    members: dict[str, NpyHeader] = {}
+    skipped: list[str] = []
+    with reading(inside), FileView(files.root, offset, size_bytes) as view, zipfile.ZipFile(view) as archive:
+        # Constant arrays in an .npz reach any ratio deflate can, and are streamed, never unpacked.
+        infos = check_members(archive.infolist(), where=inside, zip_bytes=size_bytes, max_ratio=MAX_DEFLATE_RATIO)
+        for entry_name, entry in infos.items():
+            array = entry_name.removesuffix(".npy")
+            where = f"{inside}, array {array}"
+            with reading(where), archive.open(entry) as stream:
+                try:
+                    header = read_header(stream, where)
+                except InvalidInputError as error:
+                    if not (skip_objects and "Python objects" in error.what):
+                        raise
+                    skipped.append(array)
+                    continue
+            if entry.file_size != header.header_bytes + header.nbytes:
+                raise InvalidInputError(
+                    f"the array's size, {entry.file_size} bytes, is not what its header says",
+                    where=where,
+                    expected=f"{header.header_bytes + header.nbytes} bytes for shape {header.shape} of {header.dtype}",
+                )
+            members[array] = header
+    return _NpzInPlace(files.root, members, tuple(skipped), inside, offset, size_bytes)

@@ -1,0 +1,141 @@
+"""Parquet and Arrow IPC tables of numbers, read batch by batch.
+
+Parquet is decoded in order, one batch of a row group at a time. Arrow files are mapped: an uncompressed batch costs
+no memory until it is touched; a compressed one is held whole. Nulls and other types than numbers are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.store.source import AnyArray
+from ecgl_scale.store.sources.npy import reading
+from ecgl_scale.units import MIB
+
+PARQUET_SUFFIXES = (".parquet", ".pq")
+IPC_SUFFIXES = (".arrow", ".feather", ".ipc")
+TABLE_SUFFIXES = (*PARQUET_SUFFIXES, *IPC_SUFFIXES)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table file whose schema and row count have been read."""
+
+    path: Path
+    names: tuple[str, ...]
+    dtypes: tuple[np.dtype[Any] | None, ...]
+    """None where a column is not of plain numbers."""
+    types: tuple[str, ...]
+    """Arrow's names of the types, for messages."""
+    num_rows: int
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Give the dtype of a column of numbers, or an error that lists the columns there are."""
+        if self.names.count(name) != 1:
+            raise InvalidInputError(
+                f"there is no column {name!r}" if name not in self.names else f"there are two columns {name!r}",
+                where=self.path,
+                expected=f"one of the columns there are: {', '.join(self.names)}",
+            )
+        dtype = self.dtypes[self.names.index(name)]
+        if dtype is None:
+            raise InvalidInputError(
+                f"column {name!r} has type {self.types[self.names.index(name)]}", where=self.path, expected="numbers"
+            )
+        return dtype
+
+    def batches(self, names: Sequence[str], max_rows: int) -> Iterator[Any]:
+        """Stream record batches of some columns, at most ``max_rows`` rows each."""
+        with ExitStack() as handles:
+            with reading(self.path):
+                batches = self._open(handles, list(names), max(1, max_rows))
+            while True:
+                with reading(self.path):
+                    batch = next(batches, None)
+                    if batch is not None:
+                        batch.validate()
+                if batch is None:
+                    return
+                for first in range(0, batch.num_rows, max(1, max_rows)):
+                    yield batch.slice(first, max(1, max_rows))
+
+    def _open(self, handles: ExitStack, names: list[str], max_rows: int) -> Iterator[Any]:
+        if is_parquet(self.path):
+            file = handles.enter_context(_open_parquet(self.path))
+            return iter(file.iter_batches(batch_size=max_rows, columns=names))
+        # asking the reader for some fields only makes it copy even what is mapped
+        return (batch.select(names) for batch in _ipc_batches(handles.enter_context(_open_ipc(self.path))))
+
+    def values(self, batch: Any, name: str, first_row: int) -> AnyArray:
+        """See a column of a batch as numpy; nulls are refused."""
+        column = batch.column(batch.schema.get_field_index(name))
+        if column.null_count:
+            row = first_row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise InvalidInputError(
+                f"column {name!r} has a null", where=f"{self.path}, row {row}", expected="a number in every row"
+            )
+        values: AnyArray = column.to_numpy(zero_copy_only=False)
+        return values
+
+
+def is_parquet(path: Path) -> bool:
+    """Tell by its name whether a file is Parquet."""
+    return path.name.lower().endswith(PARQUET_SUFFIXES)
+
+
+def is_table(path: Path) -> bool:
+    """Tell by its name whether a file is Parquet or Arrow IPC."""
+    return path.name.lower().endswith(TABLE_SUFFIXES)
+
+
+def open_table(path: Path) -> Table:
+    """Read the schema and the row count of a Parquet or Arrow IPC file."""
+    with reading(path):
+        if path.stat().st_size == 0:
+            raise InvalidInputError("the file is empty", where=path, expected="a Parquet or Arrow table")
+        if is_parquet(path):
+            with _open_parquet(path) as file:
+                schema, num_rows = file.schema_arrow, int(file.metadata.num_rows)
+        else:
+            with _open_ipc(path) as reader:
+                schema = reader.schema
+                num_rows = sum(batch.num_rows for batch in _ipc_batches(reader))
+    dtypes = tuple(_number_dtype(field.type) for field in schema)
+    return Table(path, tuple(schema.names), dtypes, tuple(str(field.type) for field in schema), num_rows)
+
+
+def _open_parquet(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    # pre-buffering would hold whole row groups
+    return pq.ParquetFile(str(path), pre_buffer=False, buffer_size=MIB)
+
+
+def _open_ipc(path: Path) -> Any:
+    import pyarrow as pa
+
+    with path.open("rb") as stream:
+        is_file = stream.read(6) == b"ARROW1"
+    return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(pa.memory_map(str(path)))
+
+
+def _ipc_batches(reader: Any) -> Iterator[Any]:
+    if hasattr(reader, "num_record_batches"):
+        return (reader.get_batch(index) for index in range(reader.num_record_batches))
+    return iter(reader)
+
+
+def _number_dtype(arrow_type: Any) -> np.dtype[Any] | None:
+    import pyarrow as pa
+
+    if not (pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type) or pa.types.is_boolean(arrow_type)):
+        return None
+    dtype: np.dtype[Any] = np.dtype(arrow_type.to_pandas_dtype())
+    return dtype

@@ -1,0 +1,276 @@
+"""Sparse features (bags of words) on disk: CSR in uncompressed Arrow, one file a block of rows, mapped and not copied.
+
+A file holds one record batch: ``index: large_list<uint32>`` (columns, ascending) and ``value: large_list<float32>``,
+with equal offsets. Arrow has no checksums of its own, so a file's first use compares the whole of it with the
+manifest; only after that is it parsed. Mapped bytes are the page cache's, not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_kernels.rows import (
+    CSR_COLUMN_RANGE,
+    CSR_DUPLICATE,
+    CSR_NOT_FINITE,
+    CSR_OK,
+    clean_csr,
+    csr_to_dense,
+    gather_csr,
+)
+from ecgl_scale.errors import InvalidInputError, StoreVersionError, UsageError
+from ecgl_scale.run.durable import DurableWriter, WrittenFile, crc32c_of
+from ecgl_scale.store.block import (
+    Block,
+    checked_ids,
+    corrupt,
+    expected_file,
+    open_expected,
+    split_blocks,
+    stream_blocks,
+)
+from ecgl_scale.store.source import CsrBlock, SparseSource
+from ecgl_scale.units import MIB
+
+FORMAT_VERSION = 1
+BLOCK_BYTES = 24 * MIB
+PIECES_PER_BLOCK = 8
+"""A source is asked for this part of a block at once."""
+
+_ROW_BYTES, _VALUE_BYTES = 16, 8
+_MAX_FEATURES = 1 << 32
+
+_WRONG = {
+    CSR_COLUMN_RANGE: "a column index is outside the matrix",
+    CSR_DUPLICATE: "a column appears twice in one row",
+    CSR_NOT_FINITE: "a value is not finite in float32",
+}
+
+
+@dataclass(frozen=True)
+class SparseLayout:
+    """How the rows are cut into blocks."""
+
+    num_rows: int
+    num_features: int
+    rows_per_block: int
+
+    @classmethod
+    def plan(cls, num_rows: int, num_features: int, num_values: int) -> SparseLayout:
+        """Blocks of about 24 MiB for rows of average length."""
+        if num_rows < 1 or not 1 <= num_features <= _MAX_FEATURES or num_values < 0:
+            raise UsageError(
+                "no such sparse matrix",
+                where=f"{num_rows} rows, {num_features} columns, {num_values} values",
+                expected="at least one row, one column and at most 2^32 columns",
+            )
+        row_bytes = _ROW_BYTES + _VALUE_BYTES * -(-num_values // num_rows)
+        return cls(num_rows, num_features, min(max(BLOCK_BYTES // row_bytes, 1), num_rows))
+
+    def blocks(self) -> list[Block]:
+        """All blocks, in row order."""
+        return split_blocks(self.num_rows, self.rows_per_block)
+
+    def file_name(self, block: Block) -> str:
+        """File name of a block."""
+        return f"{block.index:06d}.arrow"
+
+
+def clean_block(piece: CsrBlock, num_features: int, *, origin: str, first_row: int) -> CsrBlock:
+    """Check rows from a source; give them back with sorted columns, without zeros, as uint32 and float32."""
+    indptr, where = np.asarray(piece.indptr), f"{origin}, rows from {first_row}"
+    whole = indptr.ndim == 1 and indptr.size > 0 and indptr.dtype.kind in "iu" and indptr[0] == 0
+    whole = whole and indptr[-1] == len(piece.indices) == len(piece.values) and bool(np.all(indptr[1:] >= indptr[:-1]))
+    if not whole:
+        raise InvalidInputError(
+            "the row offsets of a sparse matrix make no sense",
+            where=where,
+            expected="offsets that start at 0, never fall and end at the number of values",
+        )
+    if piece.indices.dtype.kind not in "iu" or piece.values.dtype.kind not in "fiub":
+        found = f"{piece.indices.dtype} columns, {piece.values.dtype} values"
+        raise InvalidInputError(f"a sparse matrix has {found}", where=where, expected="integers, and numbers")
+    # uint64 columns past 2^63 come out negative and are refused as such.
+    indptr = np.ascontiguousarray(indptr, dtype=np.int64)
+    columns = np.ascontiguousarray(piece.indices, dtype=np.int64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.ascontiguousarray(piece.values, dtype=np.float32)
+    cleaned = CsrBlock(np.empty_like(indptr), np.empty(columns.size, np.uint32), np.empty(columns.size, np.float32))
+    code, row = clean_csr(indptr, columns, values, num_features, cleaned.indptr, cleaned.indices, cleaned.values)
+    if code != CSR_OK:
+        expected = f"each column once, from 0 to {num_features - 1}, with finite values"
+        raise InvalidInputError(_WRONG[code], where=f"{origin}, row {first_row + row}", expected=expected)
+    used = int(cleaned.indptr[-1])
+    return CsrBlock(cleaned.indptr, cleaned.indices[:used], cleaned.values[:used])
+
+
+def to_dense(rows: CsrBlock, num_features: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """Spread clean sparse rows over an array. Memory: the result."""
+    shape = (rows.indptr.size - 1, num_features)
+    if out is None:
+        out = np.empty(shape, np.float32)
+    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+        raise UsageError(
+            "this array cannot take the rows", where=f"{out.dtype} {out.shape}", expected=f"float32 {shape}"
+        )
+    csr_to_dense(rows.indptr, rows.indices, rows.values, out)
+    return out
+
+
+def write_sparse(
+    source: SparseSource, layout: SparseLayout, directory: Path, *, on_rows: Callable[[int], None]
+) -> dict[str, WrittenFile]:
+    """Write all rows of ``source`` into the new ``directory``; ``on_rows`` gets the number of rows just written.
+
+    Returns size and crc32c of each file, by its name inside ``directory``. Raises ``InvalidInputError`` for columns out
+    of range or twice in a row, values that are not finite, senseless offsets, or a wrong number of rows.
+    Memory: twice the largest block (24 MiB where rows are about equally long) + the writer's buffers.
+    """
+    directory.mkdir()
+    written: dict[str, WrittenFile] = {}
+    pieces = _read_pieces(source, layout)
+    for block in layout.blocks():
+        parts: list[CsrBlock] = []
+        while sum(part.indptr.size - 1 for part in parts) < block.num_rows:
+            parts.append(next(pieces))
+        name = layout.file_name(block)
+        written[name] = _write_block(_join(parts), block, directory / name)
+        on_rows(block.num_rows)
+    next(pieces, None)  # runs the source to its end, where rows too many show
+    return written
+
+
+def _read_pieces(source: SparseSource, layout: SparseLayout) -> Iterator[CsrBlock]:
+    """Clean what a source yields and cut it at the ends of blocks."""
+    row = 0
+    for piece in source.blocks(max(layout.rows_per_block // PIECES_PER_BLOCK, 1)):
+        clean = clean_block(piece, layout.num_features, origin=source.origin, first_row=row)
+        num_rows = clean.indptr.size - 1
+        if row + num_rows > layout.num_rows:
+            raise _wrong_rows(source, f"more than {layout.num_rows}", layout)
+        position = 0
+        while position < num_rows:
+            take = min(num_rows - position, layout.rows_per_block - row % layout.rows_per_block)
+            offsets = clean.indptr[position : position + take + 1]
+            values = slice(offsets[0], offsets[-1])
+            yield CsrBlock(offsets - offsets[0], clean.indices[values], clean.values[values])
+            position, row = position + take, row + take
+    if row != layout.num_rows:
+        raise _wrong_rows(source, str(row), layout)
+
+
+def _wrong_rows(source: SparseSource, found: str, layout: SparseLayout) -> InvalidInputError:
+    expected = f"{layout.num_rows}, one a node"
+    return InvalidInputError(f"features have {found} rows", where=source.origin, expected=expected)
+
+
+def _join(parts: list[CsrBlock]) -> CsrBlock:
+    ends = np.cumsum([0, *[part.indptr[-1] for part in parts]])
+    offsets = [part.indptr[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
+    return CsrBlock(
+        np.concatenate([np.zeros(1, np.int64), *offsets]),
+        np.concatenate([part.indices for part in parts]),
+        np.concatenate([part.values for part in parts]),
+    )
+
+
+def _write_block(rows: CsrBlock, block: Block, path: Path) -> WrittenFile:
+    import pyarrow as pa
+
+    offsets = pa.array(rows.indptr)
+    columns = [pa.LargeListArray.from_arrays(offsets, pa.array(array)) for array in (rows.indices, rows.values)]
+    about = {"format": "ecgl_scale.features", "version": str(FORMAT_VERSION), "block": str(block.index)}
+    batch = pa.record_batch(columns, names=["index", "value"]).replace_schema_metadata(about)
+    with DurableWriter(path) as writer:
+        with pa.ipc.new_file(writer, batch.schema) as arrow:
+            arrow.write_batch(batch)
+        return writer.finish()
+
+
+class SparseFeatures:
+    """Sparse features of a finished store; a file is compared with the manifest before its first use."""
+
+    kind: Literal["sparse"] = "sparse"
+
+    def __init__(self, directory: Path, layout: SparseLayout, files: tuple[WrittenFile, ...]) -> None:
+        self.directory = directory
+        self.layout = layout
+        self.num_rows = layout.num_rows
+        self.num_features = layout.num_features
+        self.dtype = np.dtype(np.float32)
+        self._files = files
+        self._blocks = layout.blocks()
+        self._checked: set[int] = set()
+
+    @classmethod
+    def open(cls, directory: Path, layout: SparseLayout, expected: Mapping[str, WrittenFile]) -> SparseFeatures:
+        """Open what ``write_sparse`` wrote; ``expected`` is what it returned, read back from the manifest."""
+        names = [layout.file_name(block) for block in layout.blocks()]
+        return cls(directory, layout, tuple(expected_file(expected, name, directory) for name in names))
+
+    def blocks(self) -> list[Block]:
+        """All blocks, in row order."""
+        return list(self._blocks)
+
+    def read(self, block: Block) -> CsrBlock:
+        """Rows of one block, as views of the mapped file. Memory: none of ours."""
+        import pyarrow as pa
+
+        path = self.directory / self.layout.file_name(block)
+        with open_expected(path, self._files[block.index]):
+            mapped = pa.memory_map(str(path))
+        if block.index not in self._checked:
+            if crc32c_of(mapped.read_buffer()) != self._files[block.index].crc32c:
+                raise corrupt(path, "differs from the manifest")
+            mapped.seek(0)
+            self._checked.add(block.index)
+        batch = pa.ipc.open_file(mapped).get_batch(0)
+        about = batch.schema.metadata or {}
+        if about.get(b"version") != str(FORMAT_VERSION).encode():
+            raise StoreVersionError(
+                "features of another format version", where=path, expected=f"version {FORMAT_VERSION}"
+            )
+        indices, values = batch.column("index"), batch.column("value")
+        rows = CsrBlock(indices.offsets.to_numpy(), indices.values.to_numpy(), values.values.to_numpy())
+        if batch.num_rows != block.num_rows or about.get(b"block") != str(block.index).encode():
+            raise corrupt(path, "holds another block")
+        return rows
+
+    def read_dense(self, block: Block, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Rows of one block with their zeros. Memory: ``rows_per_block * num_features * 4``, far more than the file."""
+        return to_dense(self.read(block), self.num_features, out)
+
+    def stream(self, *, read_ahead: int = 2, threads: int = 2) -> Iterator[tuple[Block, CsrBlock]]:
+        """All blocks in order, the next few being checked and brought into the page cache meanwhile."""
+        return stream_blocks(self._blocks, lambda block, _: self.read(block), ahead=read_ahead, threads=threads)
+
+    def rows(self, ids: Any) -> CsrBlock:
+        """Rows ``ids``, in that order, repeats allowed. Memory: the result + 32 bytes an id."""
+        wanted = checked_ids(ids, self.num_rows)
+        order = np.argsort(wanted, kind="stable")
+        wanted = wanted[order]
+        cuts = np.searchsorted(wanted, [block.start for block in self._blocks] + [self.num_rows])
+        touched = [(block, slice(*cuts[block.index : block.index + 2])) for block in self._blocks]
+        touched = [(block, here) for block, here in touched if here.stop > here.start]
+        indptr = np.zeros(wanted.size + 1, np.int64)
+        for block, here in touched:
+            offsets, local = self.read(block).indptr, wanted[here] - block.start
+            indptr[order[here] + 1] = offsets[local + 1] - offsets[local]
+        np.cumsum(indptr, out=indptr)
+        result = CsrBlock(indptr, np.empty(indptr[-1], np.uint32), np.empty(indptr[-1], np.float32))
+        for block, here in touched:
+            found, local = self.read(block), wanted[here] - block.start
+            gather_csr(
+                found.indptr, found.indices, found.values, local, order[here], indptr, result.indices, result.values
+            )
+        return result
+
+    def rows_dense(self, ids: Any) -> NDArray[np.float32]:
+        """Rows ``ids`` with their zeros. Memory: the result + what ``rows`` takes."""
+        return to_dense(self.rows(ids), self.num_features)

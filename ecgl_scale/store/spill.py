@@ -1,0 +1,130 @@
+"""Keys parted by bucket, kept in memory as long as an allowance lasts and in a scratch file after that.
+
+Keys come in segments, each already grouped by bucket. Reading bucket ``b`` collects its slice of every segment. The
+scratch file is written and read past the page cache: it is read once, so caching it would only push out other pages.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.run.durable import SECTOR_BYTES, aligned_bytes, open_direct, round_up, storage_errors, write_all
+
+KEY_BYTES = 8
+
+Keys = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class _Segment:
+    offsets: NDArray[np.int64]
+    """Bucket ``b`` is keys ``offsets[b]:offsets[b + 1]``."""
+    keys: Keys | None
+    """The keys themselves, or None where they are in the scratch file from ``file_start`` on."""
+    file_start: int
+
+
+class KeySpill:
+    """Collects segments from several threads; then gives out buckets. Memory: ``allowance_bytes`` at most."""
+
+    def __init__(self, path: Path, num_buckets: int, *, allowance_bytes: int) -> None:
+        self.counts = np.zeros(num_buckets, np.int64)
+        self.written_bytes = 0
+        self._path = path
+        self._allowance_bytes = allowance_bytes
+        self._segments: list[_Segment] = []
+        self._lock = threading.Lock()
+        self._descriptor = -1
+
+    def append(self, keys: Keys, offsets: NDArray[np.int64]) -> bool:
+        """Add the segment ``keys[: offsets[-1]]``; True if it keeps the array, which the caller must then let alone.
+
+        ``keys`` comes from ``aligned_keys``: it has room up to the next sector.
+        """
+        num_keys = int(offsets[-1])
+        padded = round_up(num_keys * KEY_BYTES, SECTOR_BYTES)
+        with self._lock:
+            self.counts += np.diff(offsets)
+            if padded <= self._allowance_bytes:
+                self._allowance_bytes -= padded
+                self._segments.append(_Segment(offsets, keys[:num_keys], 0))
+                return True
+            if self._descriptor < 0:
+                with storage_errors(self._path):
+                    self._descriptor = open_direct(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            with storage_errors(self._path, needed_bytes=padded):
+                # In order and under the lock: the file then needs no holes, and the disk is the limit anyway.
+                write_all(self._descriptor, keys.view(np.uint8)[:padded])
+            self._segments.append(_Segment(offsets, None, self.written_bytes))
+            self.written_bytes += padded
+            return False
+
+    def read(self, bucket: int, buffer: NDArray[np.uint8]) -> list[Keys]:
+        """The bucket's slices, some of them in ``buffer``, which holds ``read_bytes(counts[bucket])``."""
+        slices: list[Keys] = []
+        used = 0
+        for segment in self._segments:
+            start, stop = int(segment.offsets[bucket]), int(segment.offsets[bucket + 1])
+            if start == stop:
+                continue
+            if segment.keys is not None:
+                slices.append(segment.keys[start:stop])
+                continue
+            keys, used = self._read_slice(segment, start, stop, buffer, used)
+            slices.append(keys)
+        return slices
+
+    def pieces(self, bucket: int, buffer: NDArray[np.uint8]) -> Iterator[Keys]:
+        """The bucket's keys in pieces that each fit ``buffer``, for a bucket that as a whole does not."""
+        most = buffer.size // KEY_BYTES - 2 * SECTOR_BYTES // KEY_BYTES
+        for segment in self._segments:
+            first, last = int(segment.offsets[bucket]), int(segment.offsets[bucket + 1])
+            for start in range(first, last, most):
+                stop = min(start + most, last)
+                if segment.keys is not None:
+                    yield segment.keys[start:stop]
+                else:
+                    yield self._read_slice(segment, start, stop, buffer, 0)[0]
+
+    def _read_slice(
+        self, segment: _Segment, start: int, stop: int, buffer: NDArray[np.uint8], used: int
+    ) -> tuple[Keys, int]:
+        first_byte = segment.file_start + start * KEY_BYTES
+        last_byte = segment.file_start + stop * KEY_BYTES
+        aligned_start = first_byte // SECTOR_BYTES * SECTOR_BYTES
+        aligned_stop = round_up(last_byte, SECTOR_BYTES)
+        target = buffer[used : used + aligned_stop - aligned_start]
+        with storage_errors(self._path):
+            position = 0
+            while position < target.size:
+                got = os.preadv(self._descriptor, [target[position:].data], aligned_start + position)
+                if got == 0:
+                    raise OSError(5, "the scratch file ended early", str(self._path))
+                position += got
+        keys = target[first_byte - aligned_start : last_byte - aligned_start].view(np.uint64)
+        return keys, used + target.size
+
+    def read_bytes(self, num_keys: int) -> int:
+        """Buffer that ``read`` needs for a bucket of so many keys: each slice may begin and end inside a sector."""
+        on_disk = sum(1 for segment in self._segments if segment.keys is None)
+        return num_keys * KEY_BYTES + 2 * SECTOR_BYTES * on_disk if on_disk else 0
+
+    def close(self) -> None:
+        """Forget the keys and remove the scratch file."""
+        self._segments.clear()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._path.unlink(missing_ok=True)
+
+
+def aligned_keys(num_keys: int) -> Keys:
+    """A key array that ``append`` accepts."""
+    return aligned_bytes(round_up(num_keys * KEY_BYTES, SECTOR_BYTES)).view(np.uint64)

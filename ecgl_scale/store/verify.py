@@ -1,0 +1,167 @@
+"""Is this store whole? Quick checks at open, every byte and every row on request.
+
+``check_files`` compares names, kinds, sizes and probes with the manifest: missing, emptied, truncated, swapped, stale
+and linked files are found without reading much. ``verify_store`` reads everything: crc32c of all bytes, rows sorted
+and in range, tiles holding the same edges.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_kernels.csr import find_bad_row
+from ecgl_kernels.tiles import count_tiles, find_bad_tile
+from ecgl_scale.errors import CorruptStoreError
+from ecgl_scale.run.durable import SECTOR_BYTES, ReusableBytes, crc32c_of, open_direct, round_up, storage_errors
+from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
+from ecgl_scale.store.block import Block, corrupt
+from ecgl_scale.store.edge_plan import RANGE_ROWS
+from ecgl_scale.store.edges import EdgeStore, TileStore
+from ecgl_scale.store.format import MANIFEST_NAME, FileRecord, Manifest, probe_file
+from ecgl_scale.store.ragged import Ragged, check_size
+from ecgl_scale.store.threads import available_cores, map_bounded
+from ecgl_scale.units import MIB
+
+READ_BYTES = 8 * MIB
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was read and found good."""
+
+    num_files: int
+    num_bytes: int
+    num_rows: int
+    num_edges: int
+
+
+def check_files(store: Path, manifest: Manifest) -> None:
+    """Compare the directory with the manifest: exactly its files, plain, of the right size, with the right probes."""
+    _refuse_strangers(store, manifest)
+    for name, record in manifest.files.items():
+        path = store / name
+        check_size(path, record.written)
+        with storage_errors(path):
+            if probe_file(path, record.size_bytes) != record.probe:
+                raise corrupt(path, "is not the one that was written (swapped, stale or damaged)")
+
+
+def _refuse_strangers(store: Path, manifest: Manifest) -> None:
+    """A link could lead anywhere, and a file we did not write may be a leftover that some reader takes for ours."""
+    known = {MANIFEST_NAME, *manifest.files}
+    folders = {str(parent) for name in manifest.files for parent in Path(name).parents}
+    pending = [store]
+    while pending:
+        directory = pending.pop()
+        with storage_errors(directory), os.scandir(directory) as entries:
+            for entry in entries:
+                name = str(Path(entry.path).relative_to(store))
+                if entry.is_symlink():
+                    raise corrupt(Path(entry.path), "is a symbolic link")
+                if entry.is_dir():
+                    if name not in folders:
+                        raise _stranger(Path(entry.path))
+                    pending.append(Path(entry.path))
+                elif name not in known:
+                    raise _stranger(Path(entry.path))
+
+
+def _stranger(path: Path) -> CorruptStoreError:
+    return CorruptStoreError(
+        "the store holds something its manifest does not name", where=path, fix="remove it, or build the store again"
+    )
+
+
+def check_bytes(store: Path, manifest: Manifest, *, on_event: EventSink, threads: int | None = None) -> None:
+    """Read every file once and compare its crc32c. Memory: one read buffer a thread."""
+    stage = "read every byte"
+    on_event(StageStarted(stage, manifest.total_bytes, "bytes"))
+    done = 0
+
+    def check(item: tuple[str, FileRecord]) -> int:
+        name, record = item
+        if _crc_of_file(store / name, record.size_bytes) != record.crc32c:
+            raise corrupt(store / name, "does not have the bytes that were written")
+        return record.size_bytes
+
+    for size_bytes in map_bounded(check, manifest.files.items(), threads=threads or available_cores()):
+        done += size_bytes
+        on_event(BlockFinished(stage, done))
+
+
+def _crc_of_file(path: Path, size_bytes: int) -> int:
+    # Past the page cache: a check of the disk should read the disk, and not push out what others use.
+    check_size(path, FileRecord(size_bytes, 0, 0).written)
+    crc = 0
+    buffer = ReusableBytes().take(min(READ_BYTES, round_up(max(size_bytes, 1), SECTOR_BYTES)))
+    with storage_errors(path):
+        descriptor = open_direct(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            position = 0
+            while position < size_bytes:
+                got = os.preadv(descriptor, [buffer.data], position)
+                if got == 0:
+                    break
+                crc = crc32c_of(buffer[: min(got, size_bytes - position)], crc)
+                position += got
+        finally:
+            os.close(descriptor)
+    return crc
+
+
+def verify_store(store: Path, *, on_event: EventSink, fast: bool = False) -> VerifyReport:
+    """Check files; unless ``fast``, also every byte, every row and every tile."""
+    manifest = Manifest.read(store)
+    check_files(store, manifest)
+    if not fast:
+        check_bytes(store, manifest, on_event=on_event)
+        _check_graph(store, manifest, on_event=on_event)
+    return VerifyReport(len(manifest.files), manifest.total_bytes, manifest.num_nodes, manifest.edges.num_edges)
+
+
+def _check_graph(store: Path, manifest: Manifest, *, on_event: EventSink) -> None:
+    stage = "check rows and tiles"
+    on_event(StageStarted(stage, manifest.edges.num_edges, "edges"))
+    edges, tiles = EdgeStore(store, manifest), TileStore(store, manifest)
+    edges.trust_bytes()
+    tiles.trust_bytes()
+
+    def check(block: Block) -> int:
+        rows = edges.read(block)
+        bad_row = find_bad_row(rows.offsets, rows.values, manifest.num_nodes, manifest.edges.keeps_duplicates)
+        if rows.offsets.size != block.num_rows + 1 or bad_row >= 0:
+            raise corrupt(edges.path(block), f"holds a bad row {block.start + max(bad_row, 0)}")
+        _check_tiles(tiles, block, rows, manifest)
+        return int(rows.values.size)
+
+    done = 0
+    for num_edges in map_bounded(check, edges.blocks(), threads=available_cores()):
+        done += num_edges
+        on_event(BlockFinished(stage, done))
+    if done != manifest.edges.num_edges:
+        raise CorruptStoreError(
+            f"the blocks hold {done:,} edges", where=store, expected=f"{manifest.edges.num_edges:,}"
+        )
+
+
+def _check_tiles(tiles: TileStore, block: Block, rows: Ragged, manifest: Manifest) -> None:
+    """Same edges, tile by tile: in each the number of edges, the order and the ids."""
+    stripe, width = tiles.read(block), tiles.width(block)
+    if stripe.offsets.size != tiles.num_ranges * width + 1:
+        raise corrupt(tiles.path(block), "has the wrong number of tiles")
+    for d in range(width):
+        offsets = rows.offsets[d * RANGE_ROWS : (d + 1) * RANGE_ROWS + 1]
+        counts = np.zeros(tiles.num_ranges, np.int64)
+        count_tiles(rows.values[offsets[0] : offsets[-1]], counts)
+        bounds: NDArray[Any] = np.column_stack([stripe.offsets[d:-1:width], stripe.offsets[d + 1 :: width]])
+        bad_tile = find_bad_tile(
+            stripe.values, bounds.ravel(), offsets.size - 1, manifest.num_nodes, manifest.edges.keeps_duplicates
+        )
+        if bad_tile >= 0 or not np.array_equal(bounds[:, 1] - bounds[:, 0], counts):
+            raise corrupt(tiles.path(block), f"differs from the rows in destination range {d}")
