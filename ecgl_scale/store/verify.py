@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_kernels.checksum import checksum_rows, checksum_tiles
 from ecgl_kernels.csr import find_bad_row
 from ecgl_kernels.tiles import count_tiles, find_bad_tile
 from ecgl_scale.errors import CorruptStoreError
@@ -151,7 +152,7 @@ def _check_graph(store: Path, manifest: Manifest, *, on_event: EventSink) -> Non
 
 
 def _check_tiles(tiles: TileStore, block: Block, rows: Ragged, manifest: Manifest) -> None:
-    """Same edges, tile by tile: in each the number of edges, the order and the ids."""
+    """Same edges, range by range: the number in each tile, their order, their ids, and a checksum of them all."""
     stripe, width = tiles.read(block), tiles.width(block)
     if stripe.offsets.size != tiles.num_ranges * width + 1:
         raise corrupt(tiles.path(block), "has the wrong number of tiles")
@@ -163,5 +164,11 @@ def _check_tiles(tiles: TileStore, block: Block, rows: Ragged, manifest: Manifes
         bad_tile = find_bad_tile(
             stripe.values, bounds.ravel(), offsets.size - 1, manifest.num_nodes, manifest.edges.keeps_duplicates
         )
-        if bad_tile >= 0 or not np.array_equal(bounds[:, 1] - bounds[:, 0], counts):
+        first_row = block.start + d * RANGE_ROWS
+        same = (
+            bad_tile < 0
+            and np.array_equal(bounds[:, 1] - bounds[:, 0], counts)
+            and checksum_tiles(stripe.values, bounds.ravel(), first_row) == checksum_rows(offsets, rows.values, first_row)
+        )
+        if not same:
             raise corrupt(tiles.path(block), f"differs from the rows in destination range {d}")
