@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from ecgl_scale.errors import UsageError
 
@@ -26,7 +27,7 @@ _FACTORS = {
     "tib": 1 << 40,
     "tb": 10**12,
 }
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_SIZE = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(text: str | int) -> int:
@@ -37,17 +38,17 @@ def parse_bytes(text: str | int) -> int:
     factor = _FACTORS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise UsageError(f"{text!r} is not a size", expected="a number with a unit, such as 512MiB, 4GiB or 2GB")
-    return int(float(match[1]) * factor)
+    return int(Fraction(match[1]) * factor)  # a float would lose the last digits of a plain number
 
 
 def format_bytes(num_bytes: float) -> str:
     """Write a byte count with three significant digits and a binary unit."""
     value = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
+        if abs(value) < 999.5:  # four digits would turn into an exponent
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
         value /= 1024
-    return f"{value:.3g} TiB"
+    return f"{value:.3g} TiB" if abs(value) < 999.5 else f"{value:.0f} TiB"
 
 
 def format_count(number: int) -> str:

@@ -69,7 +69,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGUSR2, _stop)
     try:
-        app()
+        app(prog_name="ecgl")
     except EcglError as error:
         fail(str(error), error.exit_code)
     except MemoryError:

@@ -21,13 +21,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import google_crc32c
+import crc32c
 import numpy as np
 
 from ecgl_scale.errors import EcglError, InvalidInputError, LockedError, StorageError, StoreExistsError
+from ecgl_scale.run.signals import uninterrupted
 from ecgl_scale.units import MIB, format_bytes
 
 SECTOR_BYTES = 4096
@@ -35,7 +35,7 @@ SECTOR_BYTES = 4096
 
 WRITE_BUFFER_BYTES = 4 * MIB
 
-_DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.ESTALE, errno.ENODEV}
+_DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ESTALE, errno.ENODEV}
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def free_bytes(path: Path) -> int:
 
 def crc32c_of(data: Any, crc: int = 0) -> int:
     """crc32c of any contiguous buffer, continued from ``crc``, without copying it."""
-    return int(google_crc32c.extend(crc, np.frombuffer(data, dtype=np.uint8)))
+    return int(crc32c.crc32c(np.frombuffer(data, dtype=np.uint8).data, crc))
 
 
 def fsync_directory(path: Path) -> None:
@@ -235,9 +235,7 @@ class DurableWriter:
     def __enter__(self) -> DurableWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
 
@@ -258,25 +256,41 @@ class Staging:
     """A directory beside the target, owned by this process alone, that becomes the target in one rename.
 
     A killed process leaves the directory behind; the next one to stage the same target takes it over and empties it.
+    ``overwrite`` replaces an empty directory, or one that holds the file ``marker``; never what somebody else made.
     """
 
-    def __init__(self, target: Path, *, overwrite: bool = False) -> None:
+    def __init__(self, target: Path, *, marker: str, overwrite: bool = False) -> None:
         self.target = target.absolute()
-        self.path = self.target.with_name(f".{self.target.name}.building")
+        self.path = self.target.parent / f".{self.target.name}.building"
+        self._marker = marker
         self._overwrite = overwrite
         self._lock: int | None = None
 
     def __enter__(self) -> Staging:
-        if self.target.is_symlink() or (self.target.exists() and not self._overwrite):
+        try:
+            with storage_errors(self.target), uninterrupted():
+                self._refuse_existing()
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._take_lock()
+                shutil.rmtree(self.path, ignore_errors=True)
+                self.path.mkdir()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _refuse_existing(self) -> None:
+        if not os.path.lexists(self.target):
+            return
+        if not self._overwrite:
             raise StoreExistsError(
                 "the target already exists", where=self.target, fix="choose another path, or pass --overwrite"
             )
-        with storage_errors(self.target):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._take_lock()
-            shutil.rmtree(self.path, ignore_errors=True)
-            self.path.mkdir()
-        return self
+        replaceable = self.target.is_dir() and not self.target.is_symlink()
+        if not replaceable or (any(self.target.iterdir()) and not (self.target / self._marker).is_file()):
+            raise StoreExistsError(
+                "the target exists and is nothing we wrote", where=self.target, fix="choose another path, or remove it"
+            )
 
     def _lock_path(self) -> Path:
         return self.path.with_name(f"{self.path.name}.lock")
@@ -317,12 +331,12 @@ class Staging:
                 self.path.rename(self.target)
             fsync_directory(self.target.parent)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # After an exchange this is the old store; after a failure, the half-built one.
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock is not None:
+    def __exit__(self, *failure: object) -> None:
+        if self._lock is None:
+            return  # what is there belongs to somebody else
+        with uninterrupted():
+            # After an exchange this is the old store; after a failure, the half-built one.
+            shutil.rmtree(self.path, ignore_errors=True)
             self._lock_path().unlink(missing_ok=True)
             os.close(self._lock)
 

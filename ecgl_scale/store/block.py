@@ -89,7 +89,7 @@ def checked_ids(ids: Any, num_rows: int) -> NDArray[np.int64]:
     return given.astype(np.int64, copy=False)
 
 
-def expected_file(expected: Mapping[str, WrittenFile], name: str, directory: Path) -> WrittenFile:
+def expected_file(expected: Mapping[str, T], name: str, directory: Path) -> T:
     """What the manifest says of a file, which it must name."""
     if name not in expected:
         raise CorruptStoreError("the manifest does not name a file it should", where=directory / name)

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
-from ecgl_scale.run.durable import Staging, WrittenFile, free_bytes
+from ecgl_scale.run.durable import Staging, WrittenFile, free_bytes, storage_errors
 from ecgl_scale.run.events import BlockFinished, EventSink, StageFinished, StageStarted, ignore_events
 from ecgl_scale.run.memory import MemoryBudget, PeakSampler, own_memory_bytes
 from ecgl_scale.store.edge_partition import BYTES_PER_EDGE, partition_edges
 from ecgl_scale.store.edge_plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edge_write import BlockResult, write_blocks
 from ecgl_scale.store.feature_files import write_features
-from ecgl_scale.store.format import NODES_NAME, EdgeSection, FeatureSection, Manifest, record_files
+from ecgl_scale.store.format import MANIFEST_NAME, NODES_NAME, EdgeSection, FeatureSection, Manifest, record_files
 from ecgl_scale.store.nodes import WrittenColumns, write_columns
 from ecgl_scale.store.source import DenseSource, GraphSource, SparseSource
 from ecgl_scale.store.spill import KEY_BYTES, KeySpill
@@ -96,7 +96,11 @@ def build_store(
         raise InvalidInputError("the graph is empty: it has no nodes", where=source.name)
     plan = EdgePlan.of(source.num_nodes)
     keys_hint = source.num_edges_hint * (2 if options.symmetrise else 1)
-    with PeakSampler() as sampler, Staging(target, overwrite=overwrite) as staging:
+    with (
+        PeakSampler() as sampler,
+        Staging(target, marker=MANIFEST_NAME, overwrite=overwrite) as staging,
+        storage_errors(staging.path),
+    ):
         shares = MemoryShares.of(MemoryBudget.of(memory), threads=threads or available_cores(), num_keys_hint=keys_hint)
         _require_disk(source, keys_hint, shares, staging.path)
         stages = _Stages(sampler, on_event)

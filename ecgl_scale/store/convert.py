@@ -42,8 +42,16 @@ def arrays_of_pyg(data: Any) -> dict[str, Any]:
             f"{type(data).__name__} has no edge_index", expected="a PyG Data with edge_index of shape [2, E]"
         )
     names = data.keys() if callable(data.keys) else data.keys
-    node_arrays = {name: data[name] for name in names if name != "edge_index" and hasattr(data[name], "shape")}
-    return _named_arrays(_numpy(data.edge_index), node_arrays, int(data.num_nodes))
+    edge_index = _numpy(data.edge_index)
+    node_arrays = {
+        name: data[name]
+        for name in names
+        if name != "edge_index"
+        and hasattr(data[name], "shape")
+        # As in PyG: where there are as many edges as nodes, the name tells whose values they are.
+        and not ("edge" in name and tuple(data[name].shape[:1]) == edge_index.shape[1:])
+    }
+    return _named_arrays(edge_index, node_arrays, int(data.num_nodes))
 
 
 def _named_arrays(edge_index: Any, given: dict[str, Any], num_nodes: int) -> dict[str, Any]:
@@ -51,8 +59,8 @@ def _named_arrays(edge_index: Any, given: dict[str, Any], num_nodes: int) -> dic
     x = next((node_arrays.pop(name) for name in _FEATURE_NAMES if name in node_arrays), None)
     y = next((node_arrays.pop(name) for name in _LABEL_NAMES if name in node_arrays), None)
     columns = {name: value for name, value in node_arrays.items() if value.shape == (num_nodes,)}
-    masks = [columns.pop(name) for name in _MASKS if name in columns]
-    if len(masks) == len(_MASKS) and "split" not in columns:
+    if "split" not in columns and all(name in columns for name in _MASKS):
+        masks = [columns.pop(name).astype(bool) for name in _MASKS]
         columns["split"] = np.select(masks, [0, 1, 2], -1).astype(np.int8)
     return {"edge_index": edge_index, "x": x, "y": y, "num_nodes": num_nodes, "columns": columns}
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from threading import local
 
 import numpy as np
 
 from ecgl_kernels.partition import DROP_LOOPS, SYMMETRISE, count_edges, scatter_edges
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.run.durable import ReusableBytes
 from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.store.edge_plan import BuildOptions, EdgePlan
 from ecgl_scale.store.source import EdgeBlock, EdgeLoader, GraphSource
-from ecgl_scale.store.spill import KeySpill, aligned_keys
+from ecgl_scale.store.spill import KeySpill, key_array
 from ecgl_scale.store.threads import map_bounded
 
 STAGE = "partition edges"
@@ -55,18 +57,22 @@ def partition_edges(
     if options.self_loops == "add":
         tasks = chain(tasks, (_Task(load, 0) for load in _loop_loaders(plan.num_nodes, block_edges)))
 
+    own = local()
+
     def partition_block(task: _Task) -> tuple[int, int, int]:
-        block = task.load()
-        _check_block(block)
+        block = _native(task.load())
         counts = np.zeros(plan.num_buckets + 1, np.int64)
         bad = count_edges(block.src, block.dst, plan.num_nodes, plan.bucket_bits, task.flags, counts)
         if bad >= 0:
             raise _bad_id(block, bad, plan.num_nodes)
         offsets = np.zeros(plan.num_buckets + 1, np.int64)
         np.cumsum(counts[:-1], out=offsets[1:])
-        keys = aligned_keys(int(offsets[-1]))
+        if not hasattr(own, "memory"):
+            own.memory = ReusableBytes()
+        keys = key_array(own.memory, int(offsets[-1]))
         scatter_edges(block.src, block.dst, plan.bucket_bits, plan.source_bits, task.flags, offsets[:-1].copy(), keys)
-        spill.append(keys, offsets)
+        if spill.append(keys, offsets):
+            own.memory.drop()  # it is the spill's now
         return block.src.size, int(counts[-1]), task.flags
 
     input_edges = self_loops = 0
@@ -86,6 +92,13 @@ def _loop_loaders(num_nodes: int, block_edges: int) -> Iterator[EdgeLoader]:
             return EdgeBlock(ids, ids, "self loops", start)
 
         yield load
+
+
+def _native(block: EdgeBlock) -> EdgeBlock:
+    """Check a block's ids and give them the byte order and the layout that the kernels are compiled for."""
+    _check_block(block)
+    src, dst = (np.ascontiguousarray(ids, ids.dtype.newbyteorder("=")) for ids in (block.src, block.dst))
+    return EdgeBlock(src, dst, block.origin, block.first_row)
 
 
 def _check_block(block: EdgeBlock) -> None:

@@ -25,6 +25,8 @@ MAX_BLOCK_EDGES = 1 << 26
 BUCKET_COUNT_BITS = 9
 """About 512 buckets: a scatter to that many streams runs from cache; a bucket of a billion-edge graph is 16 MB."""
 MIN_BUCKET_BITS = 8
+MAX_KEY_BITS = 63
+"""One bit short of the word: no shift ever reaches 64, and the largest number is never a key."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class EdgePlan:
                 f"a graph of {num_nodes} nodes cannot be stored", expected=f"1 to {MAX_NODES:,} nodes"
             )
         source_bits = max(1, (num_nodes - 1).bit_length())
-        bucket_bits = min(max(MIN_BUCKET_BITS, source_bits - BUCKET_COUNT_BITS), 64 - source_bits)
+        bucket_bits = min(max(MIN_BUCKET_BITS, source_bits - BUCKET_COUNT_BITS), MAX_KEY_BITS - source_bits)
         return cls(num_nodes, source_bits, bucket_bits)
 
     @property

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ecgl_kernels.partition import count_keys, scatter_keys
 from ecgl_kernels.radix import sort_parts
 from ecgl_scale.run.durable import SECTOR_BYTES, ReusableBytes, round_up
-from ecgl_scale.store.spill import KEY_BYTES, Keys, KeySpill
+from ecgl_scale.store.spill import KEY_BYTES, Keys, KeySpill, key_array
 
 PART_KEYS_BITS = 12
 """Parts of about 4,096 keys: twice 32 KiB, half of L1 and well inside L2."""
@@ -43,11 +43,11 @@ class SortWorkspace:
     def take(self, num_keys: int, read_bytes: int) -> tuple[Bytes, Keys]:
         """Room for a bucket as read (and for the radix sort's second array), and as sorted."""
         raw_bytes = round_up(max(read_bytes, num_keys * KEY_BYTES), SECTOR_BYTES)
-        sorted_bytes = round_up(num_keys * KEY_BYTES, SECTOR_BYTES)
+        sorted_bytes = num_keys * KEY_BYTES
         if max(raw_bytes, self._raw.size) + max(sorted_bytes, self._sorted.size) > self.max_bytes + 2 * SECTOR_BYTES:
             self._raw.drop()
             self._sorted.drop()
-        return self._raw.take(raw_bytes), self._sorted.take(sorted_bytes).view(np.uint64)
+        return self._raw.take(raw_bytes), key_array(self._sorted, num_keys)
 
 
 def sorted_chunks(
@@ -99,11 +99,14 @@ def _cut_bucket(
     try:
         half = workspace.max_bytes // 2 // SECTOR_BYTES * SECTOR_BYTES
         raw, moved = workspace.take(half // KEY_BYTES, half)
-        for keys in spill.pieces(bucket, raw):
+        for slices in spill.batches(bucket, raw):
             offsets = np.zeros((1 << cut_bits) + 1, np.int64)
-            count_keys(keys, base, shift, offsets[1:])
+            for keys in slices:
+                count_keys(keys, base, shift, offsets[1:])
             np.cumsum(offsets, out=offsets)
-            scatter_keys(keys, base, shift, offsets[:-1].copy(), moved)
+            cursors = offsets[:-1].copy()
+            for keys in slices:
+                scatter_keys(keys, base, shift, cursors, moved)
             cuts.append(moved, offsets)
         for cut in range(1 << cut_bits):
             low_bits = key_bits - cut_bits

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path, PurePosixPath
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from ecgl_scale._version import __version__
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, StoreVersionError
-from ecgl_scale.run.durable import WrittenFile, crc32c_of, write_atomically
+from ecgl_scale.run.durable import WrittenFile, crc32c_of, storage_errors, write_atomically
 from ecgl_scale.store.source import Json
 from ecgl_scale.units import MIB
 
@@ -32,6 +34,10 @@ NODES_NAME = "nodes.arrow"
 PROBE_WINDOWS = 16
 PROBE_WINDOW_BYTES = 4096
 MAX_MANIFEST_BYTES = 256 * MIB
+MAX_VALUES = 1 << 60
+"""More features than any disk holds; a manifest that claims them would only make our numbers overflow."""
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 Section = TypeVar("Section")
 
@@ -103,7 +109,7 @@ class Manifest:
     def write(self, store: Path) -> None:
         """Write the manifest, atomically: from here on the store is complete."""
         body = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}
-        write_atomically(store / MANIFEST_NAME, json.dumps({**body, "checksum": _checksum(body)}, indent=1) + "\n")
+        write_atomically(store / MANIFEST_NAME, _encode(body))
 
     @classmethod
     def read(cls, store: Path) -> Manifest:
@@ -121,10 +127,13 @@ class Manifest:
                 where=path,
                 fix="run the ingest again; it was stopped before its end",
             )
-        if path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise CorruptStoreError("the manifest is too large to be one", where=path)
+        with storage_errors(path):
+            if path.stat().st_size > MAX_MANIFEST_BYTES:
+                raise CorruptStoreError("the manifest is too large to be one", where=path)
+            raw = path.read_bytes()
         try:
-            body = json.loads(path.read_text(encoding="utf-8"))
+            body = json.loads(raw)
+            as_written = isinstance(body, dict) and _encode(body).encode() == raw
         except (ValueError, RecursionError) as error:
             raise CorruptStoreError(f"the manifest is not JSON: {error}", where=path) from error
         if not isinstance(body, dict) or body.get("format") != FORMAT:
@@ -138,8 +147,7 @@ class Manifest:
                 expected=f"version {FORMAT_VERSION}",
                 fix="build it again from its source with this version of ecgl_scale",
             )
-        checksum = body.pop("checksum", None)
-        if checksum != _checksum(body):
+        if not as_written:
             raise CorruptStoreError(
                 "the manifest does not match its own checksum", where=path, fix="build the store again"
             )
@@ -149,27 +157,37 @@ class Manifest:
     def _from_json(cls, body: dict[str, Any], path: Path) -> Manifest:
         # The checksum matched, so this guards against a manifest made by hand, not against accidents.
         try:
-            files = {_safe_name(name, path): _section(FileRecord, record) for name, record in body["files"].items()}
-            return cls(
-                num_nodes=int(body["num_nodes"]),
+            manifest = cls(
+                num_nodes=_typed(int, body["num_nodes"]),
                 edges=_section(EdgeSection, body["edges"]),
                 features=None if body["features"] is None else _section(FeatureSection, body["features"]),
-                columns={str(name): str(kind) for name, kind in body["columns"].items()},
-                num_classes=body["num_classes"],
-                provenance=dict(body["provenance"]),
-                files=files,
-                written_by=str(body["written_by"]),
+                columns={name: _typed(str, kind) for name, kind in body["columns"].items()},
+                num_classes=None if body["num_classes"] is None else _typed(int, body["num_classes"]),
+                provenance=_typed(dict, body["provenance"]),
+                files={_safe_name(name, path): _section(FileRecord, record) for name, record in body["files"].items()},
+                written_by=_typed(str, body["written_by"]),
             )
+            _check_sense(manifest)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, CorruptStoreError):
                 raise
             raise CorruptStoreError(
-                f"the manifest lacks something or holds a wrong type: {error}", where=path
+                f"the manifest lacks something or holds a wrong value: {error}", where=path
             ) from error
+        return manifest
 
 
-def _checksum(body: Mapping[str, Any]) -> int:
-    return crc32c_of(json.dumps(body, sort_keys=True).encode())
+def _encode(body: Mapping[str, Any]) -> str:
+    """The one text of a manifest, its checksum last: a file that differs from it in any byte was not written by us."""
+    unsigned = {name: value for name, value in body.items() if name != "checksum"}
+    checksum = crc32c_of(json.dumps(unsigned, sort_keys=True).encode())
+    return json.dumps({**unsigned, "checksum": checksum}, indent=1) + "\n"
+
+
+def _typed(kind: type[Section], value: Any) -> Section:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.100} is not {kind.__name__}")
+    return value
 
 
 def _section(kind: type[Section], values: Mapping[str, Any]) -> Section:
@@ -178,16 +196,47 @@ def _section(kind: type[Section], values: Mapping[str, Any]) -> Section:
     if set(values) != names:
         raise ValueError(f"{kind.__name__} has keys {sorted(values)}, expected {sorted(names)}")
     for name in names:
-        wanted = list if hints[name] == list[int] else hints[name]
-        if type(values[name]) is not wanted:
-            raise TypeError(f"{kind.__name__}.{name} is {values[name]!r}, expected {wanted.__name__}")
+        if hints[name] == list[int]:
+            for value in _typed(list, values[name]):
+                _typed(int, value)
+        else:
+            _typed(hints[name], values[name])
     return kind(**values)
 
 
+def _check_sense(manifest: Manifest) -> None:
+    """Refuse numbers that cannot be of one graph: readers cut blocks and take memory by them."""
+    edges, features = manifest.edges, manifest.features
+    starts = edges.block_starts
+    if len(starts) < 2 or starts[0] != 0 or starts[-1] != manifest.num_nodes:
+        raise ValueError("the blocks do not cover the nodes")
+    if any(first >= last for first, last in pairwise(starts)) or len(edges.block_edges) != len(starts) - 1:
+        raise ValueError("the blocks are not in order")
+    if min(edges.block_edges) < 0 or sum(edges.block_edges) != edges.num_edges:
+        raise ValueError(f"the blocks do not add up to {edges.num_edges} edges")
+    if edges.id_dtype not in ("uint32", "uint64"):
+        raise ValueError(f"ids are {edges.id_dtype!r:.100}")
+    if manifest.columns and NODES_NAME not in manifest.files:
+        raise ValueError(f"there are node columns but no {NODES_NAME}")
+    if features is None:
+        return
+    if features.kind not in ("dense", "sparse") or features.dtype not in ("float32", "float16"):
+        raise ValueError(f"features are {features.kind!r:.100} {features.dtype!r:.100}")
+    if min(features.num_features, features.rows_per_chunk, features.rows_per_block) < 1:
+        raise ValueError("features, rows of a chunk and rows of a block must be at least 1")
+    if features.rows_per_block % features.rows_per_chunk or manifest.num_nodes * features.num_features > MAX_VALUES:
+        raise ValueError("no feature matrix is cut like this")
+    if features.rows_per_block // features.rows_per_chunk > (manifest.total_bytes if features.kind == "dense" else 1):
+        raise ValueError("there are more chunks than bytes")
+    prefix, others = (f"{DENSE_DIRECTORY}/", 1) if features.kind == "dense" else (f"{SPARSE_DIRECTORY}/", 0)
+    num_files = sum(name.startswith(prefix) for name in manifest.files)
+    if num_files != others - (-manifest.num_nodes // features.rows_per_block):
+        raise ValueError(f"{num_files} files of features are not one a block")
+
+
 def _safe_name(name: str, manifest: Path) -> str:
-    pure = PurePosixPath(name)
-    if pure.is_absolute() or ".." in pure.parts or str(pure) != name or name in ("", ".") or "\0" in name:
-        raise CorruptStoreError(f"the manifest names a file outside the store: {name!r}", where=manifest)
+    if not _FILE_NAME.fullmatch(name) or len(name) > 255 or name == MANIFEST_NAME:
+        raise CorruptStoreError(f"the manifest names a file outside the store: {name!r:.300}", where=manifest)
     return name
 
 

@@ -193,6 +193,14 @@ def _write_block(rows: CsrBlock, block: Block, path: Path) -> WrittenFile:
         return writer.finish()
 
 
+def _fits(rows: CsrBlock, equal_offsets: bool, num_features: int) -> bool:
+    """Whether kernels may index memory with these: a checksum shows that nobody damaged a file, not who made it."""
+    ends = rows.indptr[0] == 0 and rows.indptr[-1] == rows.indices.size == rows.values.size and equal_offsets
+    types = rows.indices.dtype == np.uint32 and rows.values.dtype == np.float32
+    in_order = bool(np.all(rows.indptr[1:] >= rows.indptr[:-1]))
+    return bool(ends and types and in_order and (rows.indices.size == 0 or rows.indices.max() < num_features))
+
+
 class SparseFeatures:
     """Sparse features of a finished store; a file is compared with the manifest before its first use."""
 
@@ -225,11 +233,11 @@ class SparseFeatures:
         path = self.directory / self.layout.file_name(block)
         with open_expected(path, self._files[block.index]):
             mapped = pa.memory_map(str(path))
-        if block.index not in self._checked:
+        is_first = block.index not in self._checked
+        if is_first:
             if crc32c_of(mapped.read_buffer()) != self._files[block.index].crc32c:
                 raise corrupt(path, "differs from the manifest")
             mapped.seek(0)
-            self._checked.add(block.index)
         batch = pa.ipc.open_file(mapped).get_batch(0)
         about = batch.schema.metadata or {}
         if about.get(b"version") != str(FORMAT_VERSION).encode():
@@ -240,6 +248,9 @@ class SparseFeatures:
         rows = CsrBlock(indices.offsets.to_numpy(), indices.values.to_numpy(), values.values.to_numpy())
         if batch.num_rows != block.num_rows or about.get(b"block") != str(block.index).encode():
             raise corrupt(path, "holds another block")
+        if is_first and not _fits(rows, indices.offsets.equals(values.offsets), self.num_features):
+            raise corrupt(path, "holds rows that no matrix of this shape has")
+        self._checked.add(block.index)
         return rows
 
     def read_dense(self, block: Block, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.run.durable import SECTOR_BYTES, aligned_bytes, open_direct, round_up, storage_errors, write_all
+from ecgl_scale.run.durable import SECTOR_BYTES, ReusableBytes, open_direct, round_up, storage_errors, write_all
 
 KEY_BYTES = 8
 
@@ -46,9 +46,11 @@ class KeySpill:
     def append(self, keys: Keys, offsets: NDArray[np.int64]) -> bool:
         """Add the segment ``keys[: offsets[-1]]``; True if it keeps the array, which the caller must then let alone.
 
-        ``keys`` comes from ``aligned_keys``: it has room up to the next sector.
+        ``keys`` comes from ``key_array``: it has room up to the next sector.
         """
         num_keys = int(offsets[-1])
+        if num_keys == 0:
+            return False
         padded = round_up(num_keys * KEY_BYTES, SECTOR_BYTES)
         with self._lock:
             self.counts += np.diff(offsets)
@@ -56,6 +58,8 @@ class KeySpill:
                 self._allowance_bytes -= padded
                 self._segments.append(_Segment(offsets, keys[:num_keys], 0))
                 return True
+            # From here on nothing is kept: a small segment could lie in a large array that a thread uses again.
+            self._allowance_bytes = 0
             if self._descriptor < 0:
                 with storage_errors(self._path):
                     self._descriptor = open_direct(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -81,17 +85,32 @@ class KeySpill:
             slices.append(keys)
         return slices
 
-    def pieces(self, bucket: int, buffer: NDArray[np.uint8]) -> Iterator[Keys]:
-        """The bucket's keys in pieces that each fit ``buffer``, for a bucket that as a whole does not."""
-        most = buffer.size // KEY_BYTES - 2 * SECTOR_BYTES // KEY_BYTES
+    def batches(self, bucket: int, buffer: NDArray[np.uint8]) -> Iterator[list[Keys]]:
+        """The bucket's slices, as many at a time as fit ``buffer``, for a bucket that as a whole does not.
+
+        A batch takes slices of many segments: were each a batch of its own, cutting a bucket would never lessen them.
+        """
+        slices: list[Keys] = []
+        num_keys = used = 0
         for segment in self._segments:
-            first, last = int(segment.offsets[bucket]), int(segment.offsets[bucket + 1])
-            for start in range(first, last, most):
-                stop = min(start + most, last)
+            position, stop = int(segment.offsets[bucket]), int(segment.offsets[bucket + 1])
+            while position < stop:
+                take = min(stop - position, buffer.size // KEY_BYTES - num_keys)
+                if segment.keys is None:
+                    take = min(take, (buffer.size - used - 2 * SECTOR_BYTES) // KEY_BYTES)
+                if take <= 0:
+                    yield slices
+                    slices, num_keys, used = [], 0, 0
+                    continue
                 if segment.keys is not None:
-                    yield segment.keys[start:stop]
+                    keys = segment.keys[position : position + take]
                 else:
-                    yield self._read_slice(segment, start, stop, buffer, 0)[0]
+                    keys, used = self._read_slice(segment, position, position + take, buffer, used)
+                slices.append(keys)
+                num_keys += take
+                position += take
+        if slices:
+            yield slices
 
     def _read_slice(
         self, segment: _Segment, start: int, stop: int, buffer: NDArray[np.uint8], used: int
@@ -125,6 +144,6 @@ class KeySpill:
             self._path.unlink(missing_ok=True)
 
 
-def aligned_keys(num_keys: int) -> Keys:
-    """A key array that ``append`` accepts."""
-    return aligned_bytes(round_up(num_keys * KEY_BYTES, SECTOR_BYTES)).view(np.uint64)
+def key_array(memory: ReusableBytes, num_keys: int) -> Keys:
+    """A key array that ``append`` accepts: with room up to the next sector."""
+    return memory.take(round_up(num_keys * KEY_BYTES, SECTOR_BYTES)).view(np.uint64)

@@ -24,6 +24,7 @@ from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.store.block import Block, corrupt
 from ecgl_scale.store.edge_plan import RANGE_ROWS
 from ecgl_scale.store.edges import EdgeStore, TileStore
+from ecgl_scale.store.feature_files import open_features
 from ecgl_scale.store.format import MANIFEST_NAME, FileRecord, Manifest, probe_file
 from ecgl_scale.store.ragged import Ragged, check_size
 from ecgl_scale.store.threads import available_cores, map_bounded
@@ -120,6 +121,7 @@ def verify_store(store: Path, *, on_event: EventSink, fast: bool = False) -> Ver
     """Check files; unless ``fast``, also every byte, every row and every tile."""
     manifest = Manifest.read(store)
     check_files(store, manifest)
+    open_features(store, manifest)  # compares their own metadata with the manifest
     if not fast:
         check_bytes(store, manifest, on_event=on_event)
         _check_graph(store, manifest, on_event=on_event)
@@ -168,7 +170,8 @@ def _check_tiles(tiles: TileStore, block: Block, rows: Ragged, manifest: Manifes
         same = (
             bad_tile < 0
             and np.array_equal(bounds[:, 1] - bounds[:, 0], counts)
-            and checksum_tiles(stripe.values, bounds.ravel(), first_row) == checksum_rows(offsets, rows.values, first_row)
+            and checksum_tiles(stripe.values, bounds.ravel(), first_row)
+            == checksum_rows(offsets, rows.values, first_row)
         )
         if not same:
             raise corrupt(tiles.path(block), f"differs from the rows in destination range {d}")

@@ -46,7 +46,7 @@ def find_bad_row(indptr: NDArray[np.int64], indices: NDArray[Any], num_nodes: in
         return 0
     for row in range(indptr.size - 1):
         start, stop = indptr[row], indptr[row + 1]
-        if stop < start:
+        if stop < start or stop > indices.size:
             return row
         for i in range(start, stop):
             if np.uint64(indices[i]) >= limit:

@@ -63,7 +63,7 @@ def scatter_tiles(
 def find_bad_tile(
     packed: NDArray[np.uint32], offsets: NDArray[np.int64], num_rows: int, num_sources: int, allow_duplicates: bool
 ) -> int:
-    """First of one destination range's tiles that is unsorted or reaches outside the graph; -1 if none.
+    """First of one destination range's tiles that is unsorted, or reaches outside the graph or the file; -1 if none.
 
     ``offsets[2 * k], offsets[2 * k + 1]`` are start and stop of tile k; ``num_rows`` the range's rows; ``num_sources``
     the graph's nodes.
@@ -72,6 +72,8 @@ def find_bad_tile(
     for k in range(offsets.size // 2):
         limit = np.uint64(num_sources) - (np.uint64(k) << np.uint64(RANGE_BITS))
         start, stop = offsets[2 * k], offsets[2 * k + 1]
+        if start < 0 or stop < start or stop > packed.size:
+            return k
         for i in range(start, stop):
             edge = np.uint64(packed[i])
             if edge >> np.uint64(RANGE_BITS) >= np.uint64(num_rows) or (edge & low) >= limit:

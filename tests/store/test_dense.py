@@ -71,7 +71,9 @@ def test_any_shape_comes_back_the_same_from_us_and_from_zarr(
     layout = DenseLayout(num_rows, num_features, dtype, chunk, chunk * chunks)
     files = write(x, layout, directory, piece_rows=piece_rows)
     features = DenseFeatures.open(directory, layout, files)
-    assert np.array_equal(zarr.open_array(directory, mode="r")[:], x)
+    array, middle = zarr.open_array(directory, mode="r"), slice(num_rows // 3, num_rows // 2 + 1)
+    assert np.array_equal(array[:], x)
+    assert np.array_equal(array[middle, :1], x[middle, :1])
     assert np.array_equal(np.concatenate([rows.copy() for _, rows in features.stream()]), x)
     assert np.array_equal(np.concatenate([features.read(block) for block in features.blocks()]), x)
     rng = np.random.default_rng(seed)
@@ -234,7 +236,10 @@ def test_read_fills_the_array_it_is_given_and_refuses_one_that_does_not_fit(smal
 
 def test_an_abandoned_or_failing_stream_ends_its_threads(small: Any) -> None:
     _, layout, _, _ = small
-    for _block, _rows in damaged(small).stream(read_ahead=1):
+    features = damaged(small)
+    into = features.buffers(2)
+    for _block, rows in features.stream(into=into):
+        assert np.shares_memory(rows, into[0])
         break
     with pytest.raises(UsageError):
         next(damaged(small).stream(threads=0))

@@ -242,6 +242,7 @@ class _Transfer:
         # The .part may be whole already, when an earlier call was stopped between the last byte and the rename.
         promised = have if saved is None or saved.size_bytes is None else saved.size_bytes
         if error.headers.get("Content-Range", "") == f"bytes */{have}" and promised == have:
+            self._announce(have)
             return
         self._start_over()
         raise _DroppedError("the server's file has another size than it said before")
@@ -291,7 +292,7 @@ class _Transfer:
                 view = memoryview(block)
                 while view:
                     view = view[self._file.write(view) :]
-            self._on_event(BlockFinished(self._stage, len(block)))
+            self._on_event(BlockFinished(self._stage, done))
         # http.client ends a short body without an error when it is read in blocks.
         if total is not None and done < total:
             raise _DroppedError(f"the connection ended after {done} of {total} bytes")
@@ -299,8 +300,6 @@ class _Transfer:
     def _announce(self, total: int | None) -> None:
         if not self._announced:
             self._on_event(StageStarted(self._stage, total, "bytes"))
-            if self._received():
-                self._on_event(BlockFinished(self._stage, self._received()))
         self._announced = True
 
     def _too_large(self, size_bytes: int) -> InvalidInputError:

@@ -23,7 +23,7 @@ from ecgl_scale.store.sources.archive import PublishedFiles
 from ecgl_scale.store.sources.npy import reading
 from ecgl_scale.units import MIB
 
-MAX_BLOCK_BYTES = 4 * MIB
+MAX_BLOCK_BYTES = MIB
 MIN_BLOCK_BYTES = MIB // 4
 """A row must fit in a block; the widest published row has about 3 KiB."""
 

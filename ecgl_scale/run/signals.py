@@ -1,0 +1,30 @@
+"""Work that a signal must not cut in two."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back Ctrl-C and requests to stop, whose handlers raise wherever they meet us, until the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers run in the main thread only
+        return
+    arrived: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in RAISING}
+    raising = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in raising:
+        signal.signal(number, lambda arrived_number, _: arrived.append(arrived_number))
+    try:
+        yield
+    finally:
+        for number, handler in raising.items():
+            signal.signal(number, handler)
+        for arrived_number in arrived:
+            signal.raise_signal(arrived_number)

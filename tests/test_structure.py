@@ -1,0 +1,420 @@
+"""What the source may and may not say, read from its syntax tree: imports, dangerous calls, sizes, side effects.
+
+Every rule is a function on a tree; beside each stands a test that it catches what it is there to catch.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for folder in ("ecgl_scale", "kernels")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+TREES = {name: ast.parse(text) for name, text in FILES.items()}
+MAX_LINES = 350
+
+COMMON = {"ecgl_scale.errors", "ecgl_scale.units", "ecgl_scale._version"}
+ROOMS: dict[str, set[str]] = {
+    "ecgl_kernels": {"ecgl_kernels"},
+    "ecgl_scale._version": set(),
+    "ecgl_scale.errors": set(),
+    "ecgl_scale.units": {"ecgl_scale.errors"},
+    "ecgl_scale.run": {*COMMON, "ecgl_scale.run"},
+    "ecgl_scale.store": {*COMMON, "ecgl_kernels", "ecgl_scale.run", "ecgl_scale.store"},
+    "ecgl_scale.cli": {*COMMON, "ecgl_scale.run", "ecgl_scale.store", "ecgl_scale.cli"},
+    "ecgl_scale": {"ecgl_scale._version", "ecgl_scale.store"},
+}
+"""Who may import whom of ours. A new room needs a line here, which is the moment to think about its direction."""
+
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "numpy": ("ecgl_scale/", "kernels/"),
+    "numba": ("kernels/ecgl_kernels/_jit.py",),
+    "pyarrow": ("ecgl_scale/store/",),
+    "crc32c": ("ecgl_scale/run/durable.py",),
+    "zarr": ("ecgl_scale/store/dense_write.py", "ecgl_scale/store/sources/node_files.py"),
+    "typer": ("ecgl_scale/cli/",),
+    "rich": ("ecgl_scale/cli/",),
+    "ogb": ("ecgl_scale/store/sources/ogb_evaluator.py",),
+    "dgl": ("ecgl_scale/store/convert.py",),
+    "torch": ("ecgl_scale/store/convert.py",),
+    "dask": (),
+    "matplotlib": (),
+}
+"""Where a library may be imported, by the beginning of the path; one that is not named may be imported nowhere."""
+
+FORBIDDEN_MODULES = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+FORBIDDEN_NAMES = {
+    "torch.load",
+    "yaml.load",
+    "yaml.unsafe_load",
+    "yaml.full_load",
+    "pandas.read_pickle",
+    "eval",
+    "exec",
+    "__import__",
+    "builtins.eval",
+    "builtins.exec",
+    "os.system",
+    "os.popen",
+    "os.fork",
+    "os.forkpty",
+    "pty.fork",
+    "multiprocessing.Process",
+    "multiprocessing.Pool",
+}
+START_METHODS = {"multiprocessing.get_context", "multiprocessing.set_start_method"}
+SIDE_EFFECTS = {
+    "numpy.seterr",
+    "numpy.random.seed",
+    "random.seed",
+    "numba.set_num_threads",
+    "torch.set_num_threads",
+    "torch.manual_seed",
+    "logging.basicConfig",
+    "logging.disable",
+    "warnings.filterwarnings",
+    "warnings.simplefilter",
+    "signal.signal",
+}
+EFFECTIVE = (ast.For, ast.While, ast.With, ast.Delete, ast.AugAssign)
+
+
+@dataclass(frozen=True)
+class Imported:
+    name: str
+    line: int
+    typing_only: bool
+
+
+def imports_of(tree: ast.AST) -> Iterator[Imported]:
+    """Every module named by an import, also inside functions; ``from a import b`` names ``a`` and ``a.b``."""
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "import_module":
+            names = [str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)]
+        for name in names:
+            yield Imported(name, getattr(node, "lineno", 0), id(node) in typing_only)
+
+
+def is_inside(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def room_of(name: str) -> str:
+    return max((room for room in ROOMS if is_inside(name, room)), key=len)
+
+
+def module_name(path: str) -> str:
+    return path.removeprefix("kernels/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def wrong_directions(path: str, tree: ast.AST) -> list[str]:
+    own = module_name(path)
+    allowed = ROOMS[room_of(own)]
+    found = []
+    for imported in imports_of(tree):
+        if imported.name.startswith("."):
+            found.append(f"{path}:{imported.line} imports {imported.name}: write the whole name")
+        elif imported.name.split(".")[0] in ("ecgl_scale", "ecgl_kernels"):
+            is_package_name = imported.name in ("ecgl_scale", "ecgl_kernels") or imported.name == own
+            if not is_package_name and not any(is_inside(imported.name, room) for room in allowed):
+                found.append(f"{path}:{imported.line} imports {imported.name}")
+    return found
+
+
+def misplaced_libraries(path: str, tree: ast.AST) -> list[str]:
+    found = []
+    for imported in imports_of(tree):
+        library = imported.name.split(".")[0]
+        if library in sys.stdlib_module_names or library in ("", "ecgl_scale", "ecgl_kernels") or imported.typing_only:
+            continue
+        if not path.startswith(LIBRARIES.get(library) or ("\0",)):
+            found.append(f"{path}:{imported.line} imports {imported.name}")
+    return found
+
+
+def full_names(tree: ast.AST) -> dict[str, str]:
+    """What a local name stands for: ``np`` is ``numpy``, ``load`` from ``from torch import load`` ``torch.load``."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                names[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def dotted(node: ast.AST, names: dict[str, str]) -> str:
+    if isinstance(node, ast.Name):
+        return names.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value, names)}.{node.attr}"
+    return "?"
+
+
+def is_constant(node: ast.AST | None, *values: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value in values
+
+
+def dangers(tree: ast.AST) -> list[str]:
+    """Whatever could run code from a file, hand text to a shell, or fork."""
+    names = full_names(tree)
+    found = [f"line {i.line}: {i.name}" for i in imports_of(tree) if i.name.split(".")[0] in FORBIDDEN_MODULES]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute) and dotted(node, names) in FORBIDDEN_NAMES:
+            found.append(f"line {node.lineno}: {dotted(node, names)}")
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if is_constant(key, "allow_pickle", "shell") and not is_constant(value, False):
+                    found.append(f"line {node.lineno}: {ast.unparse(node)}")
+        if isinstance(node, ast.Call):
+            found += [f"line {node.lineno}: {what}" for what in _dangers_of_call(node, names)]
+    return found
+
+
+def _dangers_of_call(call: ast.Call, names: dict[str, str]) -> Iterator[str]:
+    function = dotted(call.func, names)
+    for keyword in call.keywords:
+        if keyword.arg in ("allow_pickle", "shell") and not is_constant(keyword.value, False):
+            yield ast.unparse(call)
+    if function == "getattr" and any(
+        is_constant(call.args[1], name.rpartition(".")[2]) and dotted(call.args[0], names) == name.rpartition(".")[0]
+        for name in FORBIDDEN_NAMES
+    ):
+        yield ast.unparse(call)
+    if function == "numpy.load" and len(call.args) > 2 and not is_constant(call.args[2], False):
+        yield ast.unparse(call)
+    if function in START_METHODS and not (call.args and is_constant(call.args[0], "spawn", "forkserver")):
+        yield ast.unparse(call)
+    if function.endswith("ProcessPoolExecutor") and not any(keyword.arg == "mp_context" for keyword in call.keywords):
+        yield ast.unparse(call)
+
+
+def import_effects(tree: ast.Module, *, may_register: bool = False) -> list[str]:
+    """Statements that do something when the module is imported, beyond naming things."""
+    names = full_names(tree)
+    return [f"line {node.lineno}: {ast.unparse(node)[:60]}" for node in _effects(tree.body, names, may_register)]
+
+
+def _effects(body: list[ast.stmt], names: dict[str, str], may_register: bool) -> Iterator[ast.stmt]:
+    for node in body:
+        if isinstance(node, ast.Expr):
+            registers = may_register and re.match(r"app\.(add_typer|command|callback)\(", ast.unparse(node))
+            if not isinstance(node.value, ast.Constant) and not registers:
+                yield node
+        elif isinstance(node, ast.ClassDef):
+            yield from _effects(node.body, names, may_register=False)
+        elif isinstance(node, ast.If):
+            if ast.unparse(node.test) not in ("TYPE_CHECKING", "__name__ == '__main__'"):
+                yield from _effects(node.body, names, may_register)
+            yield from _effects(node.orelse, names, may_register)
+        elif isinstance(node, ast.Try):
+            parts = [node.body, node.orelse, node.finalbody, *(handler.body for handler in node.handlers)]
+            for part in parts:
+                yield from _effects(part, names, may_register)
+        elif isinstance(node, EFFECTIVE) or _assigns_with_effect(node, names):
+            yield node
+
+
+def _assigns_with_effect(node: ast.stmt, names: dict[str, str]) -> bool:
+    if not isinstance(node, ast.Assign | ast.AnnAssign):
+        return False
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    calls = [dotted(inner.func, names) for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+    return any(isinstance(target, ast.Subscript | ast.Attribute) for target in targets) or bool(
+        SIDE_EFFECTS.intersection(calls)
+    )
+
+
+def prints(tree: ast.AST) -> list[int]:
+    return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "print"]
+
+
+def ownerless_todos(text: str) -> list[str]:
+    return [
+        f"line {token.start[0]}: {token.string}"
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT and re.search(r"\b(TODO|FIXME|XXX)\b(?!\(\w+\))", token.string)
+    ]
+
+
+def test_the_source_is_found() -> None:
+    assert len(FILES) > 40
+    assert "kernels/ecgl_kernels/_jit.py" in FILES
+
+
+def test_rooms_import_only_the_rooms_before_them() -> None:
+    assert [line for path, tree in TREES.items() for line in wrong_directions(path, tree)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("kernels/ecgl_kernels/new.py", "from ecgl_scale.errors import EcglError"),
+        ("ecgl_scale/errors.py", "import ecgl_scale.units"),
+        ("ecgl_scale/units.py", "from ecgl_scale.run import memory"),
+        ("ecgl_scale/run/memory.py", "from ecgl_scale import store"),
+        ("ecgl_scale/run/memory.py", "def f():\n    from ecgl_scale.cli.output import fail"),
+        ("ecgl_scale/run/new.py", "import ecgl_kernels.csr"),
+        ("ecgl_scale/store/new.py", "from ecgl_scale.cli import options"),
+        ("ecgl_scale/store/new.py", "import ecgl_scale.learn.train"),
+        ("ecgl_scale/store/new.py", "from . import edges"),
+        ("ecgl_scale/store/new.py", "importlib.import_module('ecgl_scale.cli.main')"),
+        ("ecgl_scale/store/new.py", "if TYPE_CHECKING:\n    from ecgl_scale.report import html"),
+    ],
+)
+def test_an_import_against_the_direction_is_caught(path: str, text: str) -> None:
+    assert wrong_directions(path, ast.parse(text))
+
+
+def test_each_library_is_imported_only_where_it_belongs() -> None:
+    assert [line for path, tree in TREES.items() for line in misplaced_libraries(path, tree)] == []
+
+
+@pytest.mark.parametrize("library", ["torch", "dask.distributed", "zarr", "dgl", "pyarrow.csv", "typer", "requests"])
+def test_a_library_in_the_wrong_room_is_caught(library: str) -> None:
+    for text in (f"import {library}", f"def f():\n    from {library} import x", f"import_module({library!r})"):
+        assert misplaced_libraries("ecgl_scale/run/memory.py", ast.parse(text))
+        assert misplaced_libraries("kernels/ecgl_kernels/csr.py", ast.parse(text))
+
+
+def test_a_library_named_only_for_the_type_checker_does_not_count() -> None:
+    text = "if TYPE_CHECKING:\n    import dgl\n"
+    assert misplaced_libraries("ecgl_scale/store/graph.py", ast.parse(text)) == []
+    assert misplaced_libraries("ecgl_scale/store/graph.py", ast.parse(text + "else:\n    import dgl")) != []
+
+
+def test_kernels_import_only_numpy_numba_and_the_standard_library() -> None:
+    allowed = {"numpy", "numba", "ecgl_kernels", *sys.stdlib_module_names}
+    tops = {i.name.split(".")[0] for path, tree in TREES.items() if "kernels/" in path for i in imports_of(tree)}
+    assert tops - allowed == set()
+
+
+def test_nothing_unpickles_evaluates_forks_or_calls_a_shell() -> None:
+    assert {path: found for path, tree in TREES.items() if (found := dangers(tree))} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import marshal as m",
+        "import shelve",
+        "import dill",
+        "def f():\n    import cloudpickle",
+        "from joblib import load",
+        "import torch\ntorch.load('x')",
+        "import torch as t\nread = t.load",
+        "from torch import load\nload('x')",
+        "import torch\ngetattr(torch, 'load')('x')",
+        "import numpy as np\nnp.load('x', allow_pickle=True)",
+        "import numpy as np\nnp.load('x', allow_pickle=wanted)",
+        "import numpy as np\nnp.load('x', None, True)",
+        "import numpy as np\nnp.load('x', **{'allow_pickle': True})",
+        "import yaml\nyaml.load(text)",
+        "from yaml import load\nload(text)",
+        "eval('1')",
+        "exec('a = 1')",
+        "run = eval",
+        "__import__('os')",
+        "import subprocess\nsubprocess.run('ls', shell=True)",
+        "import os\nos.system('ls')",
+        "from os import system\nsystem('ls')",
+        "import os\nos.fork()",
+        "import multiprocessing\nmultiprocessing.Process(target=f)",
+        "from multiprocessing import Pool\nPool(2)",
+        "import multiprocessing as mp\nmp.get_context('fork')",
+        "import multiprocessing as mp\nmp.get_context()",
+        "import multiprocessing as mp\nmp.set_start_method('fork')",
+        "from concurrent.futures import ProcessPoolExecutor\nProcessPoolExecutor(2)",
+    ],
+)
+def test_a_dangerous_call_is_caught(text: str) -> None:
+    assert dangers(ast.parse(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import numpy as np\nnp.load('x', allow_pickle=False)",
+        "model.eval()",
+        "spec.loader.exec_module(module)",
+        "import json\njson.load(file)",
+        "import subprocess\nsubprocess.run(['ls'], shell=False)",
+        "import multiprocessing as mp\nmp.get_context('spawn').Process(target=f)",
+        "from concurrent.futures import ProcessPoolExecutor\nProcessPoolExecutor(2, mp_context=spawn)",
+    ],
+)
+def test_a_harmless_call_is_left_alone(text: str) -> None:
+    assert dangers(ast.parse(text)) == []
+
+
+def test_no_file_is_longer_than_the_limit() -> None:
+    lengths = {path: len(text.splitlines()) for path, text in FILES.items()}
+    assert {path: length for path, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def test_only_the_command_line_prints() -> None:
+    assert {path for path, tree in TREES.items() if prints(tree) and not path.startswith("ecgl_scale/cli/")} == set()
+    assert any(prints(tree) for tree in TREES.values())
+
+
+def test_every_todo_has_an_owner() -> None:
+    assert {path: found for path, text in FILES.items() if (found := ownerless_todos(text))} == {}
+    assert ownerless_todos("a = 1  # TODO: later\n")
+    assert ownerless_todos("# FIXME\n")
+    assert ownerless_todos("a = '# TODO'  # TODO(ann): by May\n") == []
+
+
+def test_importing_a_module_does_nothing_but_name_things() -> None:
+    found = {path: import_effects(tree, may_register="/cli/" in path) for path, tree in TREES.items()}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import numpy as np\nnp.seterr(all='raise')",
+        "import numpy as np\nbefore = np.seterr(all='raise')",
+        "import numba\nnumba.set_num_threads(2)",
+        "import logging\nlogging.basicConfig()",
+        "import torch\ntorch.set_num_threads(1)",
+        "import os\nos.environ['OMP_NUM_THREADS'] = '1'",
+        "import numpy as np\nif True:\n    np.random.seed(0)",
+        "try:\n    start()\nexcept OSError:\n    pass",
+        "class A:\n    register()",
+        "for name in names:\n    add(name)",
+        "with open('x') as file:\n    text = file.read()",
+        "app.command('x')(x)",
+    ],
+)
+def test_a_side_effect_at_import_is_caught(text: str) -> None:
+    assert import_effects(ast.parse(text))
