@@ -46,10 +46,10 @@ class Folder:
         assert list(self.output.iterdir()) == []
         return ran.stderr
 
-    def refuse_npz(self, code: int = 3, **replaced: Any) -> str:
+    def refuse_npz(self, **replaced: Any) -> str:
         """Ingest a small npz with some arrays replaced."""
         path = write_graph(self.input / "graph.npz", nodes=NUM_NODES, edges=90, **replaced)
-        message = self.refuse(code, "ingest", "npz", path, self.store)
+        message = self.refuse(3, "ingest", "npz", path, self.store)
         assert str(path) in message or "graph" in message
         return message
 
@@ -301,10 +301,10 @@ def test_zip_bombs_and_headers_that_lie_are_refused_in_little_memory(folder: Fol
             _write_members(path, edge_index=edges, x=content)
             assert str(path) in folder.refuse(3, "ingest", "npz", path, folder.store)
         # A declared size that its compressed bytes cannot hold.
-        content = bytearray(_write_members(path, edge_index=edges, x=lies["a terabyte declared"]).read_bytes())
-        entry = content.rindex(b"PK\x01\x02")
-        content[entry + 24 : entry + 28] = (2**31).to_bytes(4, "little")
-        path.write_bytes(content)
+        damaged = bytearray(_write_members(path, edge_index=edges, x=lies["a terabyte declared"]).read_bytes())
+        entry = damaged.rindex(b"PK\x01\x02")
+        damaged[entry + 24 : entry + 28] = (2**31).to_bytes(4, "little")
+        path.write_bytes(damaged)
         assert str(path) in folder.refuse(3, "ingest", "npz", path, folder.store)
     assert sampler.peak_bytes - before < 200 * MIB
 

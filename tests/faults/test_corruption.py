@@ -360,17 +360,15 @@ def test_a_manifest_that_names_a_file_outside_is_refused_and_nothing_outside_is_
     assert [path for path in opened if not path.startswith(str(tiny))] == []
 
 
-WRONG_VALUES = [
+WRONG_STARTS: list[Any] = [[], [0], [0, 5, TINY_NODES], ["0"], [0, 5, 5, TINY_NODES], {}, [0, 10**30]]
+WRONG_VALUES: list[tuple[str, Any]] = [
     *((name, ...) for name in ("num_nodes", "edges", "features", "columns", "num_classes", "provenance", "files")),
     *((name, "text") for name in ("num_nodes", "edges", "features", "columns", "num_classes", "provenance", "files")),
     *((name, 7.5) for name in ("num_nodes", "edges", "columns", "num_classes", "files", "written_by")),
     *((name, [1]) for name in ("num_nodes", "edges", "features", "columns", "provenance", "files")),
     *(("num_nodes", value) for value in (True, None, 0, -1, 10**30, float("inf"), float("nan"), TINY_NODES + 1)),
     *(("edges.num_edges", value) for value in (-1, 10**30, 1.5, None, True)),
-    *(
-        ("edges.block_starts", value)
-        for value in ([], [0], [0, 5, TINY_NODES], ["0"], [0, 5, 5, TINY_NODES], {}, [0, 10**30])
-    ),
+    *(("edges.block_starts", value) for value in WRONG_STARTS),
     *(("edges.block_edges", value) for value in ([], [1], [10**30, -(10**30), 1], [None] * 3, "abc")),
     ("edges.id_dtype", "object"),
     ("edges.id_dtype", "float32"),

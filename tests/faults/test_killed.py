@@ -173,18 +173,14 @@ def test_at_every_fsync_and_rename_the_target_is_never_half_written(tmp_path: Pa
 
 
 @needs_strace
-def test_killed_by_the_kernel_at_the_last_renames_the_store_is_absent_or_whole(tmp_path: Path) -> None:
+def test_killed_by_the_kernel_at_the_last_rename_the_store_is_absent_or_whole(tmp_path: Path) -> None:
     graph_file, store = write_graph(tmp_path / "graph.npz"), tmp_path / "graph.ecgl"
     # The main thread renames zarr.json, the manifest and the staging directory.
-    for number in (2, 3):
-        under = inject(f"rename:signal=SIGKILL:when={number}")
-        ran = run_process("--quiet", "ingest", "npz", graph_file, store, under=under)
-        assert ran.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-        if number == 2 or not store.exists():  # a killed call may or may not have been done
-            with pytest.raises(IncompleteStoreError):
-                GraphStore.open(store)
-        else:
-            verify_store(store, on_event=ignore_events)
+    ran = run_process("--quiet", "ingest", "npz", graph_file, store, under=inject("rename:signal=SIGKILL:when=3"))
+    assert ran.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    assert leftovers(tmp_path) != []
+    if store.exists():  # a killed call may or may not have been done
+        verify_store(store, on_event=ignore_events)
     assert run_cli("--quiet", "ingest", "npz", graph_file, store, "--overwrite").code == 0
     assert leftovers(tmp_path) == []
 
@@ -234,7 +230,7 @@ def test_a_stopped_build_leaves_the_old_store(graph_file: Path, tmp_path: Path) 
 def _stop_at_first_fsync(ready: str) -> None:
     """In a child: say that the build is under way, then wait to be killed."""
 
-    def wait(descriptor: int) -> None:
+    def wait(fd: object) -> None:
         Path(ready).touch()
         time.sleep(60)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -43,7 +45,7 @@ def test_rows_come_out_the_same_however_the_keys_are_cut(num_nodes, pairs, cuts,
     edges = [(s % num_nodes, d % num_nodes) for s, d in pairs]
     keys = sorted(d << 32 | s for s, d in edges)
     bounds = [0, *sorted(cuts), len(keys)]
-    chunks = [keys[start:stop] for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+    chunks = [keys[start:stop] for start, stop in pairwise(bounds)]
     stored, _, _ = naive.stored_edges(
         edges, num_nodes, symmetrise=False, keep_duplicates=keep_duplicates, self_loops="keep"
     )
