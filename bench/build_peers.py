@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bench.harness import DEFAULT_WORK, save, spread
 from ecgl_scale.store.build import build_store
-from ecgl_scale.store.edge_plan import BuildOptions
+from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.sources.kron import kron_source
 

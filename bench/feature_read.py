@@ -25,7 +25,7 @@ import numpy as np
 
 from ecgl_scale.run.durable import aligned_bytes
 from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
-from ecgl_scale.store.dense import DenseFeatures, DenseLayout, write_dense
+from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
 from ecgl_scale.store.source import DenseSource
 from ecgl_scale.units import MIB, parse_bytes
 

@@ -98,8 +98,8 @@ def test_an_edge_to_a_node_that_does_not_exist_is_named_with_file_and_row(
 @pytest.mark.parametrize(
     ("text", "row", "what"),
     [
-        (f"0,1\n1,2\n3,{NUM_NODES}\n", 2, f"3 -> {NUM_NODES}"),
-        ("0,1\n-4,2\n", 1, "-4 -> 2"),
+        (f"0,1\n1,2\n3,{NUM_NODES}\n", 3, f"3 -> {NUM_NODES}"),
+        ("0,1\n-4,2\n", 2, "-4 -> 2"),
         ("0,1\n1,2\n3\n4,5\n", 3, "1 fields"),
         ("0,1\n1,2\n3,4,5\n", 3, "3 fields"),
         ("0,1\n1,2\n3,x\n", 3, "'x' is not a node id"),

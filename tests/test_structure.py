@@ -43,7 +43,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "numba": ("kernels/ecgl_kernels/_jit.py",),
     "pyarrow": ("ecgl_scale/store/",),
     "crc32c": ("ecgl_scale/run/durable.py",),
-    "zarr": ("ecgl_scale/store/dense_write.py", "ecgl_scale/store/sources/node_files.py"),
+    "zarr": ("ecgl_scale/store/features/dense_write.py", "ecgl_scale/store/sources/node_files.py"),
     "typer": ("ecgl_scale/cli/",),
     "rich": ("ecgl_scale/cli/",),
     "ogb": ("ecgl_scale/store/sources/ogb_evaluator.py",),

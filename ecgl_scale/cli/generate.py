@@ -39,7 +39,7 @@ def kron(
     ] = False,
 ) -> None:
     """Kronecker graph with Graph500's parameters."""
-    from ecgl_scale.store.edge_plan import BuildOptions
+    from ecgl_scale.store.edges.plan import BuildOptions
     from ecgl_scale.store.sources.kron import kron_source
 
     source = kron_source(scale=scale, edge_factor=edge_factor, seed=seed, num_features=features)
@@ -63,7 +63,7 @@ def sbm(
     seed: Seed = 0,
 ) -> None:
     """Degree-corrected block model with classes, features and arrival times."""
-    from ecgl_scale.store.edge_plan import BuildOptions
+    from ecgl_scale.store.edges.plan import BuildOptions
     from ecgl_scale.store.sources.sbm import LIKE, like_source, sbm_source
 
     if like is not None:

@@ -16,7 +16,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from ecgl_scale.store.edge_plan import BuildOptions
+    from ecgl_scale.store.edges.plan import BuildOptions
     from ecgl_scale.store.source import GraphSource
 
 
@@ -144,7 +144,7 @@ def build_and_report(
 
 def edge_options(settings: IngestSettings) -> BuildOptions:
     """The edge options as the builder knows them."""
-    from ecgl_scale.store.edge_plan import BuildOptions
+    from ecgl_scale.store.edges.plan import BuildOptions
 
     if settings.keep_self_loops and settings.add_self_loops:
         raise UsageError("--keep-self-loops and --add-self-loops exclude each other", fix="give one of them")

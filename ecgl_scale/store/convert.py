@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.feature_files import dense_matrix
+from ecgl_scale.store.features.files import dense_matrix
 
 if TYPE_CHECKING:
     import dgl

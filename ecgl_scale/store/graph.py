@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from ecgl_scale.errors import UsageError
 from ecgl_scale.run.events import ignore_events
 from ecgl_scale.store.build import build_store
-from ecgl_scale.store.dense import DenseFeatures
-from ecgl_scale.store.edge_plan import BuildOptions
-from ecgl_scale.store.edges import EdgeStore, TileStore
-from ecgl_scale.store.feature_files import open_features
+from ecgl_scale.store.edges.plan import BuildOptions
+from ecgl_scale.store.edges.read import EdgeStore, TileStore
+from ecgl_scale.store.features.dense import DenseFeatures
+from ecgl_scale.store.features.files import open_features
+from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.format import NODES_NAME, Manifest
 from ecgl_scale.store.nodes import NodeColumns
 from ecgl_scale.store.sources.arrays import array_source
-from ecgl_scale.store.sparse import SparseFeatures
 from ecgl_scale.store.verify import check_bytes, check_files
 from ecgl_scale.units import MIB
 

@@ -28,7 +28,7 @@ class EdgeBlock:
     origin: str
     """File (and member) they came from, for messages."""
     first_row: int
-    """Row of the first edge in ``origin``, for messages."""
+    """Row of the first edge in ``origin``, for messages: its line in a text file (from 1), else its number (from 0)."""
 
 
 EdgeLoader = Callable[[], EdgeBlock]

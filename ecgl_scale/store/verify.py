@@ -22,9 +22,9 @@ from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.run.durable import SECTOR_BYTES, ReusableBytes, crc32c_of, open_direct, round_up, storage_errors
 from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.store.block import Block, corrupt
-from ecgl_scale.store.edge_plan import RANGE_ROWS
-from ecgl_scale.store.edges import EdgeStore, TileStore
-from ecgl_scale.store.feature_files import open_features
+from ecgl_scale.store.edges.plan import RANGE_ROWS
+from ecgl_scale.store.edges.read import EdgeStore, TileStore
+from ecgl_scale.store.features.files import open_features
 from ecgl_scale.store.format import MANIFEST_NAME, FileRecord, Manifest, probe_file
 from ecgl_scale.store.ragged import Ragged, check_size
 from ecgl_scale.store.threads import available_cores, map_bounded

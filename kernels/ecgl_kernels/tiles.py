@@ -60,6 +60,39 @@ def scatter_tiles(
 
 
 @kernel
+def pack_tile(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    source_range: int,
+    place: NDArray[np.int64],
+    packed: NDArray[np.uint32],
+) -> int:
+    """Pack one tile piece by piece, for a tile larger than any buffer: its rows' order is already the tile's.
+
+    ``place`` is the row and the position in ``indices`` to go on from; returns how many edges were packed, fewer than
+    ``packed`` has room for only at the end of the tile.
+    """
+    shift = np.uint64(RANGE_BITS)
+    low = np.uint64((1 << RANGE_BITS) - 1)
+    wanted = np.uint64(source_range)
+    used = 0
+    row, i = place[0], place[1]
+    while row < indptr.size - 1:
+        while i < indptr[row + 1]:
+            source = np.uint64(indices[i])
+            if source >> shift == wanted:
+                if used == packed.size:
+                    place[0], place[1] = row, i
+                    return used
+                packed[used] = np.uint64(row) << shift | (source & low)
+                used += 1
+            i += 1
+        row += 1
+    place[0], place[1] = row, i
+    return used
+
+
+@kernel
 def find_bad_tile(
     packed: NDArray[np.uint32], offsets: NDArray[np.int64], num_rows: int, num_sources: int, allow_duplicates: bool
 ) -> int:

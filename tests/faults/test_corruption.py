@@ -20,8 +20,9 @@ from ecgl_scale import GraphStore
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, StoreError, StoreVersionError
 from ecgl_scale.run.durable import crc32c_of
 from ecgl_scale.run.events import ignore_events
-from ecgl_scale.store import dense_write, graph
-from ecgl_scale.store import sparse as sparse_store
+from ecgl_scale.store import graph
+from ecgl_scale.store.features import dense_write
+from ecgl_scale.store.features import sparse as sparse_store
 from ecgl_scale.store.format import Manifest, probe_file
 from ecgl_scale.store.verify import verify_store
 from tests.faults.running import run_cli

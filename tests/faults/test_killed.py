@@ -18,7 +18,7 @@ import pytest
 
 from ecgl_scale import GraphStore
 from ecgl_scale.errors import IncompleteStoreError
-from ecgl_scale.run import durable
+from ecgl_scale.run import staging
 from ecgl_scale.run.events import ignore_events
 from ecgl_scale.store.verify import verify_store
 from tests.faults.running import (
@@ -135,7 +135,7 @@ class _Snapshots:
         self._folder, self._copies = folder, copies
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
-        for module, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (durable, "exchange")):
+        for module, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (staging, "exchange")):
             patch.setattr(module, name, self._taking(getattr(module, name)))
 
     def take(self) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecgl_kernels.csr import count_sources, emit_rows, find_bad_row
-from ecgl_scale.store.edge_plan import MAX_NODES, EdgePlan
-from ecgl_scale.store.edge_write import NO_KEY
+from ecgl_scale.store.edges.plan import MAX_NODES, EdgePlan
+from ecgl_scale.store.edges.write import NO_KEY
 from tests import naive
 
 GOOD = ([0, 2, 2, 5], [1, 3, 0, 2, 3])

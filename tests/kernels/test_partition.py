@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ecgl_kernels.partition import DROP_LOOPS, SYMMETRISE, count_edges, count_keys, scatter_edges, scatter_keys
-from ecgl_scale.store.edge_plan import MAX_NODES, EdgePlan
+from ecgl_scale.store.edges.plan import MAX_NODES, EdgePlan
 from tests import naive
 from tests.kernels.lazy import PAST_INT32, lazy_array
 

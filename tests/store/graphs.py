@@ -7,7 +7,7 @@ import numpy as np
 from ecgl_scale.run.events import ignore_events
 from ecgl_scale.store import build
 from ecgl_scale.store.build import MemoryShares, build_store
-from ecgl_scale.store.edge_plan import BuildOptions
+from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store

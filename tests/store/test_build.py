@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, StoreExistsError, UsageError
 from ecgl_scale.run.events import StageFinished, StageStarted, ignore_events
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.store import build, edge_plan
+from ecgl_scale.store import build
 from ecgl_scale.store.build import MemoryShares, build_store
-from ecgl_scale.store.edge_partition import BYTES_PER_EDGE
-from ecgl_scale.store.edge_plan import MAX_KEY_BITS, MAX_NODES, BuildOptions, EdgePlan
+from ecgl_scale.store.edges import plan as edge_plan
+from ecgl_scale.store.edges.partition import BYTES_PER_EDGE
+from ecgl_scale.store.edges.plan import MAX_KEY_BITS, MAX_NODES, BuildOptions, EdgePlan
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import EdgeBlock
 from ecgl_scale.store.sources.arrays import array_source

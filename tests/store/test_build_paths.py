@@ -7,14 +7,16 @@ import pytest
 
 from ecgl_scale.run.durable import ReusableBytes
 from ecgl_scale.run.memory import own_memory_bytes
-from ecgl_scale.store import edge_sort, edge_write, tile_write
 from ecgl_scale.store.build import MemoryShares, build_store
-from ecgl_scale.store.edge_plan import MAX_KEY_BITS, BuildOptions, EdgePlan
-from ecgl_scale.store.edge_sort import SortWorkspace, sorted_chunks
+from ecgl_scale.store.edges import sort as edge_sort
+from ecgl_scale.store.edges import tiles as tile_write
+from ecgl_scale.store.edges import write as edge_write
+from ecgl_scale.store.edges.plan import MAX_KEY_BITS, BuildOptions, EdgePlan
+from ecgl_scale.store.edges.sort import SortWorkspace, sorted_chunks
+from ecgl_scale.store.edges.spill import KeySpill, key_array
+from ecgl_scale.store.edges.tiles import write_tiles
 from ecgl_scale.store.ragged import Ragged, read_ragged
 from ecgl_scale.store.sources.arrays import array_source
-from ecgl_scale.store.spill import KeySpill, key_array
-from ecgl_scale.store.tile_write import write_tiles
 from ecgl_scale.units import MIB
 from tests import naive
 from tests.kernels.lazy import PAST_INT32, lazy_array

@@ -7,11 +7,11 @@ import pytest
 import scipy.sparse
 
 from ecgl_scale.errors import IncompleteStoreError, InvalidInputError, UsageError
-from ecgl_scale.store.dense import DenseFeatures
-from ecgl_scale.store.edge_plan import BuildOptions
-from ecgl_scale.store.feature_files import dense_matrix
+from ecgl_scale.store.edges.plan import BuildOptions
+from ecgl_scale.store.features.dense import DenseFeatures
+from ecgl_scale.store.features.files import dense_matrix
+from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.sparse import SparseFeatures
 
 torch = pytest.importorskip("torch")
 

@@ -11,10 +11,10 @@ import scipy.sparse
 
 from ecgl_scale.run.events import ignore_events
 from ecgl_scale.store.build import build_store
-from ecgl_scale.store.edge_plan import BuildOptions
+from ecgl_scale.store.edges.plan import BuildOptions
+from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.npz import open_npz_source
-from ecgl_scale.store.sparse import SparseFeatures
 from ecgl_scale.store.verify import verify_store
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

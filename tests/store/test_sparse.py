@@ -14,11 +14,11 @@ from scipy import sparse
 from ecgl_scale.errors import CorruptStoreError, InvalidInputError, StoreVersionError, UsageError
 from ecgl_scale.run.durable import WrittenFile, crc32c_of
 from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
-from ecgl_scale.store import sparse as store_sparse
-from ecgl_scale.store.dense import DenseFeatures, DenseLayout, write_dense
-from ecgl_scale.store.features import FeatureStore, as_dense, as_sparse, choose_kind
+from ecgl_scale.store.features import sparse as store_sparse
+from ecgl_scale.store.features.choose import FeatureStore, as_dense, as_sparse, choose_kind
+from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
+from ecgl_scale.store.features.sparse import SparseFeatures, SparseLayout, write_sparse
 from ecgl_scale.store.source import CsrBlock, DenseSource, SparseSource
-from ecgl_scale.store.sparse import SparseFeatures, SparseLayout, write_sparse
 
 
 def source_of(matrix: Any, *, piece_rows: int | None = None) -> SparseSource:

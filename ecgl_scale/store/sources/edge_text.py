@@ -51,7 +51,7 @@ class TextEdges:
             for first in range(0, batch.num_rows, max_edges):
                 part = batch.slice(first, max_edges)
                 src, dst = (self._ids(part, name, first_row) for name in (self.src_column, self.dst_column))
-                yield loaded(EdgeBlock(src, dst, str(self.path), first_row))
+                yield loaded(EdgeBlock(src, dst, str(self.path), self.skip_rows + first_row + 1))
                 first_row += part.num_rows
 
     def _open(self, max_edges: int) -> Any:

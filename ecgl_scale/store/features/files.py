@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.run.durable import WrittenFile
-from ecgl_scale.store.dense import DenseFeatures
-from ecgl_scale.store.dense_write import DenseDtype, DenseLayout, write_dense
-from ecgl_scale.store.features import as_dense, as_sparse, choose_kind
+from ecgl_scale.store.features.choose import as_dense, as_sparse, choose_kind
+from ecgl_scale.store.features.dense import DenseFeatures
+from ecgl_scale.store.features.dense_write import DenseDtype, DenseLayout, write_dense
+from ecgl_scale.store.features.sparse import SparseFeatures, SparseLayout, write_sparse
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY, FeatureSection, Manifest
 from ecgl_scale.store.source import DenseSource, SparseSource
-from ecgl_scale.store.sparse import SparseFeatures, SparseLayout, write_sparse
 
 
 def write_features(

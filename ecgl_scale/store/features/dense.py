@@ -33,7 +33,7 @@ from ecgl_scale.store.block import (
     read_exactly,
     stream_blocks,
 )
-from ecgl_scale.store.dense_write import BITS, CRC_BYTES, DenseDtype, DenseLayout, write_dense
+from ecgl_scale.store.features.dense_write import BITS, CRC_BYTES, DenseDtype, DenseLayout, write_dense
 from ecgl_scale.store.source import FloatArray
 from ecgl_scale.units import MIB
 

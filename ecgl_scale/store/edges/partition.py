@@ -16,9 +16,9 @@ from ecgl_kernels.partition import DROP_LOOPS, SYMMETRISE, count_edges, scatter_
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.run.durable import ReusableBytes
 from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
-from ecgl_scale.store.edge_plan import BuildOptions, EdgePlan
+from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
+from ecgl_scale.store.edges.spill import KeySpill, key_array
 from ecgl_scale.store.source import EdgeBlock, EdgeLoader, GraphSource
-from ecgl_scale.store.spill import KeySpill, key_array
 from ecgl_scale.store.threads import map_bounded
 
 STAGE = "partition edges"

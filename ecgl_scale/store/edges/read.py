@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from ecgl_kernels.csr import count_sources, find_bad_row
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.block import Block, corrupt, expected_file
-from ecgl_scale.store.edge_plan import RANGE_ROWS
-from ecgl_scale.store.edge_write import block_name
+from ecgl_scale.store.edges.plan import RANGE_ROWS
+from ecgl_scale.store.edges.write import block_name
 from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY, Manifest
 from ecgl_scale.store.ragged import Ragged, read_ragged
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_kernels.tiles import count_tiles, scatter_tiles
+from ecgl_kernels.tiles import count_tiles, pack_tile, scatter_tiles
 from ecgl_scale.run.durable import ReusableBytes, WrittenFile
-from ecgl_scale.store.edge_plan import RANGE_ROWS
+from ecgl_scale.store.edges.plan import RANGE_ROWS
+from ecgl_scale.store.edges.scratch import ScratchValues
 from ecgl_scale.store.ragged import Ragged, write_ragged
-from ecgl_scale.store.scratch import ScratchValues
 
 EDGE_BYTES = 4
 
@@ -99,26 +98,8 @@ def _pack_heavy_range(stripe: _Stripe, source_range: int, buffer: NDArray[np.uin
     """One source range alone exceeds the buffer: its tiles go out row by row, which is already their order."""
     for d in range(stripe.num_ranges):
         offsets = stripe.range_offsets(d)
-        for edges in _range_edges(stripe.rows.values, offsets, source_range, buffer):
-            scratch.append(edges)
-
-
-def _range_edges(
-    values: NDArray[Any], offsets: NDArray[np.int64], source_range: int, buffer: NDArray[np.uint32]
-) -> Any:
-    low, high = source_range * RANGE_ROWS, (source_range + 1) * RANGE_ROWS
-    used = 0
-    for row in range(offsets.size - 1):
-        sources = values[offsets[row] : offsets[row + 1]]
-        first, last = np.searchsorted(sources, [low, high])
-        position = int(first)
-        while position < last:
-            take = min(int(last) - position, buffer.size - used)
-            buffer[used : used + take] = (sources[position : position + take].astype(np.int64) - low) | (row << 16)
-            used += take
-            position += take
-            if used == buffer.size:
-                yield buffer
-                used = 0
-    if used:
-        yield buffer[:used]
+        place = np.array([0, offsets[0]], np.int64)
+        packed = buffer.size
+        while packed == buffer.size:
+            packed = pack_tile(offsets, stripe.rows.values, source_range, place, buffer)
+            scratch.append(buffer[:packed])

@@ -1,0 +1,113 @@
+"""A directory that takes its final name only when everything in it is finished and durable."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from ecgl_scale.errors import LockedError, StoreExistsError
+from ecgl_scale.run.durable import fsync_directory, storage_errors
+from ecgl_scale.run.signals import uninterrupted
+
+
+class Staging:
+    """A directory beside the target, owned by this process alone, that becomes the target in one rename.
+
+    A killed process leaves the directory behind; the next one to stage the same target takes it over and empties it.
+    ``overwrite`` replaces an empty directory, or one that holds the file ``marker``; never what somebody else made.
+    """
+
+    def __init__(self, target: Path, *, marker: str, overwrite: bool = False) -> None:
+        self.target = target.absolute()
+        self.path = self.target.parent / f".{self.target.name}.building"
+        self._marker = marker
+        self._overwrite = overwrite
+        self._lock: int | None = None
+
+    def __enter__(self) -> Staging:
+        try:
+            with storage_errors(self.target), uninterrupted():
+                self._refuse_existing()
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._take_lock()
+                shutil.rmtree(self.path, ignore_errors=True)
+                self.path.mkdir()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _refuse_existing(self) -> None:
+        if not os.path.lexists(self.target):
+            return
+        if not self._overwrite:
+            raise StoreExistsError(
+                "the target already exists", where=self.target, fix="choose another path, or pass --overwrite"
+            )
+        replaceable = self.target.is_dir() and not self.target.is_symlink()
+        if not replaceable or (any(self.target.iterdir()) and not (self.target / self._marker).is_file()):
+            raise StoreExistsError(
+                "the target exists and is nothing we wrote", where=self.target, fix="choose another path, or remove it"
+            )
+
+    def _lock_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.lock")
+
+    def _take_lock(self) -> None:
+        while True:
+            descriptor = os.open(self._lock_path(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+                os.close(descriptor)
+                raise LockedError(
+                    "another process is writing this target",
+                    where=f"{self.target} (held by {holder or 'unknown'})",
+                    fix="wait for it to end, or stop it",
+                ) from error
+            # The previous holder may have removed the name between our open and our lock: then lock the new file.
+            try:
+                current = self._lock_path().stat().st_ino
+            except FileNotFoundError:
+                current = -1
+            if current == os.fstat(descriptor).st_ino:
+                break
+            os.close(descriptor)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode(), 0)
+        self._lock = descriptor
+
+    def commit(self) -> None:
+        """Put the finished directory in the target's place."""
+        with storage_errors(self.target):
+            for directory, _, _ in os.walk(self.path):
+                fsync_directory(Path(directory))
+            if self._overwrite and self.target.exists():
+                exchange(self.path, self.target)
+            else:
+                self.path.rename(self.target)
+            fsync_directory(self.target.parent)
+
+    def __exit__(self, *failure: object) -> None:
+        if self._lock is None:
+            return  # what is there belongs to somebody else
+        with uninterrupted():
+            # After an exchange this is the old store; after a failure, the half-built one.
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._lock_path().unlink(missing_ok=True)
+            os.close(self._lock)
+
+
+def exchange(new: Path, old: Path) -> None:
+    """Swap two names in one step (renameat2 with RENAME_EXCHANGE), so that a kill leaves one of the two whole."""
+    at_cwd, rename_exchange = -100, 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(at_cwd, os.fsencode(new), at_cwd, os.fsencode(old), rename_exchange) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(old))

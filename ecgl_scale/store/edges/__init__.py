@@ -1,0 +1,4 @@
+"""Edges on disk: parted by destination, sorted, written as CSR rows and as tiles, and read back.
+
+plan -> partition (spill) -> sort -> write (scratch, tiles) -> read
+"""
