@@ -1,6 +1,6 @@
 """Sequential reading of dense features against plain reading of the same files, page cache warm and cold.
 
-``python -m bench.feature_read [--bytes 2GiB] [--work DIR] [--repeats 5]`` writes a store, reads it and prints JSON.
+``python -m bench.feature_read [--bytes 2GiB] [--work DIR] [--repeats 5]`` writes a store, reads it, keeps the record.
 "Plain" is one thread with ``readinto`` into one reused page-aligned buffer, as large as a shard file or of 1 MiB. The
 ratio wanted is against the first, which like ours leaves whole blocks in memory; the second stays in the processor's
 cache. "stream" too uses its memory again from run to run; "stream_fresh" pays for fresh memory in each.
@@ -10,12 +10,9 @@ Streaming uses two threads, so a busy machine makes the warm ratio worse: the lo
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.harness import DEFAULT_WORK, save
 from ecgl_scale.run.durable import aligned_bytes
 from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
@@ -55,12 +53,6 @@ def run(work: Path, size_bytes: int, *, repeats: int = 5, cold: bool = True) -> 
             "write_gb_per_second": total_bytes / write_seconds / 1e9,
             "write_peak_bytes": sampler.peak_bytes - before_bytes,
             "block_bytes": layout.block_bytes,
-            "machine": {
-                "load_1_minute": os.getloadavg()[0],
-                "cpus": os.cpu_count(),
-                "kernel": platform.release(),
-                "numpy": np.__version__,
-            },
         }
         large, small = aligned_bytes(layout.block_bytes + MIB), aligned_bytes(MIB)
         large[:], small[:] = 1, 1  # touched before the clock starts, as is the memory streamed into
@@ -135,11 +127,14 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes", default="2GiB")
-    parser.add_argument("--work", type=Path, default=None)
+    parser.add_argument("--work", type=Path, default=DEFAULT_WORK)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    work = arguments.work or Path(tempfile.mkdtemp(prefix="feature_read_")) / "store"
-    print(json.dumps(run(work, parse_bytes(arguments.bytes), repeats=arguments.repeats), indent=2))
+    result = run(arguments.work / "feature_read", parse_bytes(arguments.bytes), repeats=arguments.repeats)
+    for cache in ("warm", "cold"):
+        if isinstance(result[cache], dict):
+            print(f"{cache}: {result[cache]['ratio']:.2f} of a plain read")
+    save("feature_read", result)
 
 
 if __name__ == "__main__":
