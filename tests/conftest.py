@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
 settings.register_profile("ecgl", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 settings.load_profile("ecgl")
+
+# A shell starts background jobs with Ctrl-C ignored, and children inherit that; tests send it to theirs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
