@@ -17,6 +17,7 @@ demo: $(READY)
 	$(BIN)/ecgl generate sbm demo/graph.ecgl --nodes 20000 --classes 10 --features 64 --seed 0
 	$(BIN)/ecgl verify demo/graph.ecgl
 	$(BIN)/ecgl info demo/graph.ecgl
+	$(BIN)/ecgl rank demo/graph.ecgl --out demo/scores.parquet --kind both
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CASES = ("build_scale", "build_peers", "build_budget", "feature_read")
+CASES = ("build_scale", "build_peers", "build_budget", "feature_read", "pagerank", "attribute", "diversity")
 
 
 def main() -> None:

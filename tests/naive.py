@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 # --- generators
 
 _GENERATORS_MASK = (1 << 64) - 1
@@ -117,3 +119,108 @@ def first_bad_tile(tiles: list[list[int]], num_rows: int, num_sources: int, *, a
         if tile != good or any(e // 65_536 >= num_rows or k * 65_536 + e % 65_536 >= num_sources for e in tile):
             return k
     return -1
+
+
+# --- pagerank
+
+
+def pagerank(
+    edges: Edges,
+    num_nodes: int,
+    *,
+    damping: float = 0.85,
+    reset: list[float] | None = None,
+    dangling: str = "uniform",
+    num_sweeps: int = 400,
+) -> list[float]:
+    """Power iteration from 1/N, every edge one add; a repeated edge counts as often as it is there."""
+    uniform = [1 / num_nodes] * num_nodes
+    reset = uniform if reset is None else [value / sum(reset) for value in reset]
+    jump = uniform if dangling == "uniform" else reset
+    degrees = [0] * num_nodes
+    for s, _ in edges:
+        degrees[s] += 1
+    ranks = uniform
+    for _ in range(num_sweeps):
+        lost = sum(rank for rank, degree in zip(ranks, degrees, strict=True) if degree == 0)
+        new = [damping * lost * jump[i] + (1 - damping) * reset[i] for i in range(num_nodes)]
+        for s, d in edges:
+            new[d] += damping * ranks[s] / degrees[s]
+        if new == ranks:
+            break
+        ranks = new
+    return ranks
+
+
+def sweep_sums(tiles: list[list[int]], width: int, contributions: dict[int, float]) -> dict[int, float]:
+    """What edges in tiles, as ``tiles_of`` packs them, add to each row of a stripe; only rows with edges."""
+    sums: dict[int, float] = {}
+    for number, tile in enumerate(tiles):
+        for edge in tile:
+            row = number % width * 65_536 + edge // 65_536
+            source = number // width * 65_536 + edge % 65_536
+            sums[row] = sums.get(row, 0.0) + contributions[source]
+    return sums
+
+
+# --- attribute vector
+
+
+def exact_similarities(x: list[list[float]], gamma: float) -> list[float]:
+    """sum_j exp(-gamma |x_i - x_j|^2) of every row, not divided by anything."""
+    return [
+        math.fsum(math.exp(-gamma * math.fsum((p - q) ** 2 for p, q in zip(one, other, strict=True))) for other in x)
+        for one in x
+    ]
+
+
+def expanded_similarities(x: list[list[float]], gamma: float) -> list[float]:
+    """The same with e^t, t = 2 gamma x_i.x_j, replaced by 1 + t + t^2/2, pair by pair."""
+    norms = [math.fsum(value**2 for value in row) for row in x]
+    sums = []
+    for i, one in enumerate(x):
+        terms = []
+        for j, other in enumerate(x):
+            t = 2 * gamma * math.fsum(p * q for p, q in zip(one, other, strict=True))
+            terms.append(math.exp(-gamma * (norms[i] + norms[j])) * (1 + t + t**2 / 2))
+        sums.append(math.fsum(terms))
+    return sums
+
+
+# --- diversity, spmm, top-k
+
+
+def diversity(edges: Edges, x: list[list[float]], *, include_self: bool = False) -> list[float]:
+    """Distance of each row to the mean of the rows its in-edges come from; its norm where there are none."""
+    scores = []
+    for i, own in enumerate(x):
+        near = [x[s] for s, d in edges if d == i] + ([own] if include_self else [])
+        means = [math.fsum(column) / len(near) for column in zip(*near, strict=True)] if near else [0.0] * len(own)
+        scores.append(math.sqrt(math.fsum((p - q) ** 2 for p, q in zip(own, means, strict=True))))
+    return scores
+
+
+def propagate(
+    edges: Edges, x: list[list[float]], *, include_self: bool, source_scale: list[float], row_scale: list[float]
+) -> list[list[float]]:
+    """row_scale[i] * sum over the edges u -> i of source_scale[u] * x[u]."""
+    out = []
+    for i in range(len(x)):
+        sources = [s for s, d in edges if d == i] + ([i] if include_self else [])
+        sums = [math.fsum(source_scale[u] * x[u][c] for u in sources) for c in range(len(x[0]))]
+        out.append([row_scale[i] * total for total in sums])
+    return out
+
+
+def top_nodes(scores: list[float], k: int, candidates: list[int]) -> list[int]:
+    return sorted(candidates, key=lambda node: (-scores[node], node))[:k]
+
+
+def class_quotas(counts: list[int], k: int) -> list[int]:
+    """One place at a time, round after round."""
+    quotas = [0] * len(counts)
+    while sum(quotas) < min(k, sum(counts)):
+        for c, count in enumerate(counts):
+            if quotas[c] < count and sum(quotas) < k:
+                quotas[c] += 1
+    return quotas

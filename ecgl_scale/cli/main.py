@@ -16,7 +16,7 @@ from types import FrameType
 import typer
 
 from ecgl_scale._version import __version__
-from ecgl_scale.cli import doctor, generate, ingest, inspect
+from ecgl_scale.cli import doctor, generate, ingest, inspect, rank
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
 from ecgl_scale.errors import EcglError, StopRequestedError
 
@@ -33,6 +33,7 @@ app.add_typer(ingest.app, name="ingest")
 app.command("doctor")(doctor.doctor)
 app.command("info")(inspect.info)
 app.command("verify")(inspect.verify)
+app.command("rank")(rank.rank)
 
 
 def _print_version(wanted: bool) -> None:

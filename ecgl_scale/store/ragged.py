@@ -27,6 +27,8 @@ class Ragged:
 
     offsets: NDArray[np.int64]
     values: NDArray[Any]
+    values_start: int = 0
+    """Where the values begin in the file, for readers that go past the map."""
 
 
 def write_ragged(
@@ -47,12 +49,13 @@ def write_ragged(
 def read_ragged(path: Path, expected: WrittenFile, *, check_crc: bool) -> Ragged:
     """Map one file; its size is always compared with the manifest, its crc32c where asked."""
     mapped = map_checked(path, expected, check_crc=check_crc)
+    map_address = mapped.read_buffer(1).address
     try:
         column = pa.ipc.open_file(mapped).get_batch(0).column(0)
         offsets, values = column.offsets.to_numpy(), column.values.to_numpy()
     except (pa.ArrowException, IndexError, AttributeError) as error:
         raise corrupt(path, f"is not a ragged Arrow file: {error}") from error
-    return Ragged(offsets, values)
+    return Ragged(offsets, values, values.ctypes.data - map_address if values.size else 0)
 
 
 def map_checked(path: Path, expected: WrittenFile, *, check_crc: bool) -> pa.MemoryMappedFile:

@@ -1,0 +1,116 @@
+"""The attribute vector r: how much each node resembles all others, the restart of attributed PageRank.
+
+    r_i ~ w_i (a + x_i.b + x_i^T C x_i)     w_i = exp(-gamma |x_i|^2), divided by its sum (paper: A.2)
+
+It is sum_j exp(-gamma |x_i - x_j|^2) with exp(2 gamma x_i.x_j) expanded to second order; ``exact_error_bound`` says how
+far off that may be. Two passes over dense features, two for each strip of C over sparse ones; the result is the same
+bits for any block size, budget and number of threads.
+
+Dense and sparse storage of one matrix agree to 1e-6, not bit for bit: BLAS sums a chunk in float32 and in its own
+order, zeros included; the sparse sums are float64 over what is not zero.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.errors import UsageError
+from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted, ignore_events
+from ecgl_scale.run.memory import MemoryBudget
+from ecgl_scale.select.attribute_dense import DensePasses
+from ecgl_scale.select.attribute_sparse import SparsePasses
+from ecgl_scale.store.features.dense import DenseFeatures
+from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.source import FloatArray
+from ecgl_scale.store.threads import available_cores
+
+STAGE = "attribute vector"
+
+Vector = NDArray[np.float64]
+
+
+def attribute_vector(
+    features: DenseFeatures | SparseFeatures | NDArray[Any],
+    *,
+    gamma: float | None = None,
+    num_nodes: int | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    on_event: EventSink = ignore_events,
+) -> Vector:
+    """The vector r [N], which sums to one.
+
+    Parameters
+    ----------
+    features
+        Features of a store, or an array [N, K] of numbers (model outputs, say), which is worked on as float32.
+    gamma
+        Of the similarity exp(-gamma |x_i - x_j|^2); 1/K without one.
+    num_nodes
+        How many rows there must be, where the caller knows.
+    memory, threads
+        Budget and threads; neither changes the result.
+
+    Raises
+    ------
+    UsageError
+        No columns or no rows, another number of rows than nodes, gamma not above 0, values that are not finite, or
+        weights that all underflow.
+    DoesNotFitError
+        Before starting, with the smallest budget that works.
+
+    Memory
+    ------
+    Dense: ``8 N + (read_ahead + 1) block_bytes + (threads + 1) chunk_bytes + 4 K^2 (threads + 4)`` and a reserve, where
+    a chunk has 4,096 rows (twice as many bytes a thread where they are not float32 yet). ``read_ahead`` (2) and then
+    ``threads`` shrink to fit the budget. Sparse: ``16 N`` + one strip of C; see ``attribute_sparse``.
+    """
+    source = features if isinstance(features, DenseFeatures | SparseFeatures) else _checked_array(features)
+    num_rows, num_features = source.shape if isinstance(source, np.ndarray) else (source.num_rows, source.num_features)
+    if num_rows < 1 or num_features < 1:
+        raise UsageError("there are no features", where=f"{num_rows} rows, {num_features} columns")
+    if num_nodes is not None and num_rows != num_nodes:
+        raise UsageError(f"features have {num_rows:,} rows", expected=f"{num_nodes:,}, one a node")
+    gamma = 1.0 / num_features if gamma is None else gamma
+    if not 0.0 < gamma < math.inf:
+        raise UsageError(f"gamma is {gamma}", expected="gamma > 0")
+    threads = available_cores() if threads is None else threads
+    if threads < 1:
+        raise UsageError(f"{threads} threads", expected="at least one")
+    budget = MemoryBudget.of(memory)
+    passes: DensePasses | SparsePasses
+    if isinstance(source, SparseFeatures):
+        passes = SparsePasses.plan(source, gamma, budget=budget, threads=threads)
+    else:
+        passes = DensePasses.plan(source, gamma, budget=budget, threads=threads)
+    on_event(StageStarted(STAGE, passes.num_passes * num_rows, "rows"))
+    values = passes.run(on_rows=lambda done: on_event(BlockFinished(STAGE, done)))
+    values /= values.sum()
+    return values
+
+
+def exact_error_bound(x: NDArray[Any], *, gamma: float | None = None) -> Vector:
+    """How far the expansion may be from the exact sum_j exp(-gamma |x_i - x_j|^2), for each row, before dividing.
+
+    With t = 2 gamma x_i.x_j, Lagrange's remainder is |e^t - (1 + t + t^2/2)| <= |t|^3/6 e^max(t, 0), so the bound is
+    sum_j w_i w_j |t|^3/6 e^max(t, 0). Takes N^2 K steps: for tests and small samples. Memory: 40 N.
+    """
+    rows = np.asarray(x, np.float64)
+    gamma = 1.0 / rows.shape[1] if gamma is None else gamma
+    exponents = gamma * np.einsum("ij,ij->i", rows, rows)
+    bounds = np.empty(len(rows), np.float64)
+    for i, row in enumerate(rows):
+        t = 2.0 * gamma * (rows @ row)
+        bounds[i] = np.sum(np.exp(np.maximum(t, 0.0) - exponents - exponents[i]) * np.abs(t) ** 3 / 6.0)
+    return bounds
+
+
+def _checked_array(features: Any) -> FloatArray:
+    array = np.asarray(features)
+    if array.ndim != 2 or array.dtype.kind not in "fiub":
+        raise UsageError(f"features are {array.dtype} of shape {array.shape}", expected="numbers, [N, K]")
+    return array

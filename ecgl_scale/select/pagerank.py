@@ -1,0 +1,280 @@
+"""Attributed PageRank out of core: vertex vectors in memory, edges streamed from the tiles.
+
+    ranks <- d (T ranks + dangling mass * jump) + (1 - d) r
+
+One sweep reads every edge once (4 bytes each). Stripes are dealt to threads once, largest first, and every sum is
+formed in a fixed order, so the ranks are the same bits for any number of threads and any size of read.
+Memory: 24 bytes a node (ranks, sums, contributions, degrees), 8 more with a reset vector, and the read buffers.
+Up to ``EXACT_NODES`` nodes contributions are float64 (4 bytes more) and any tolerance can be reached; above they are
+float32, for speed, and a tolerance below 1e-9 may not be.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_kernels.csr import count_sources
+from ecgl_kernels.pagerank import DANGLING, L1, L2, TOTAL, finish_range, spread_ranks, sweep_tiles
+from ecgl_scale.errors import UsageError
+from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted, ignore_events
+from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.select.journal import NoJournal, RankJournal
+from ecgl_scale.select.tile_stream import BUFFERS_PER_THREAD, PIECE_BYTES, TileStream
+from ecgl_scale.store.block import Block
+from ecgl_scale.store.edges.plan import RANGE_ROWS
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.threads import available_cores
+from ecgl_scale.units import MIB, format_bytes
+
+STAGE = "rank by importance"
+BYTES_PER_NODE = 24
+EXACT_NODES = 1 << 21
+RESET_BYTES_PER_NODE = 8
+RESERVE_BYTES = 48 * MIB
+
+Vector = NDArray[np.float64]
+_RangeWork = Callable[[int, int, int], None]
+
+
+@dataclass(frozen=True)
+class PageRankSettings:
+    """What to compute and when to stop."""
+
+    damping: float = 0.85
+    tol: float = 1e-8
+    max_iter: int = 100
+    norm: Literal["l1", "l2"] = "l1"
+    dangling: Literal["uniform", "reset"] = "uniform"
+    """Where the mass of nodes without out-edges goes: 1/N each (the paper), or as r (the reference code)."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.damping < 1.0:
+            raise UsageError(f"damping is {self.damping}", expected="0 <= damping < 1")
+        if not self.tol >= 0.0 or self.max_iter < 1:  # so that NaN is refused too
+            raise UsageError(f"tol is {self.tol}, max_iter {self.max_iter}", expected="tol >= 0 and max_iter >= 1")
+        if self.norm not in ("l1", "l2") or self.dangling not in ("uniform", "reset"):
+            raise UsageError(
+                f"norm is {self.norm!r}, dangling {self.dangling!r}", expected="l1 or l2; uniform or reset"
+            )
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One finished sweep."""
+
+    iteration: int
+    residual: float
+    seconds: float
+    read_bytes: int
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """Ranks that sum to one, and how they were reached."""
+
+    ranks: Vector
+    converged: bool
+    sweeps: tuple[Sweep, ...]
+    """The sweeps of this call; those before a resumption are not in it."""
+    iterations: int
+    """All sweeps, those before a resumption included."""
+    residual: float
+
+
+def planned_bytes(num_nodes: int, *, with_reset: bool, threads: int) -> int:
+    """Memory of a ranking on top of what the process holds."""
+    padded = -(-num_nodes // RANGE_ROWS) * RANGE_ROWS
+    exact_bytes = 4 if num_nodes <= EXACT_NODES else 0
+    vectors = padded * (BYTES_PER_NODE + exact_bytes + (RESET_BYTES_PER_NODE if with_reset else 0))
+    return vectors + threads * BUFFERS_PER_THREAD * PIECE_BYTES + RESERVE_BYTES
+
+
+def rank_importance(
+    graph: GraphStore,
+    *,
+    reset: Vector | None = None,
+    start: Vector | None = None,
+    settings: PageRankSettings | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    journal: RankJournal | NoJournal | None = None,
+    on_event: EventSink = ignore_events,
+) -> RankResult:
+    """PageRank of every node with restarts to ``reset`` (the attribute vector), or to all nodes alike without one.
+
+    ``start`` is a vector to begin with, say of an earlier ranking; a journal with finished sweeps goes before it.
+    """
+    settings = settings or PageRankSettings()
+    journal = journal or NoJournal()
+    threads = max(1, min(threads or available_cores(), len(graph.tiles.blocks())))
+    held, needed = own_memory_bytes(), planned_bytes(graph.num_nodes, with_reset=reset is not None, threads=threads)
+    MemoryBudget.of(memory).require(
+        held + needed,
+        stage="the ranking",
+        formula=f"{format_bytes(held)} held already + vectors of {graph.num_nodes:,} nodes and read buffers",
+    )
+    state = _State.of(graph, settings, reset, threads)
+    finished = journal.load(graph.num_nodes)
+    first, residual = 0, math.inf
+    if finished is not None:
+        state.begin(finished.ranks)
+        first, residual = finished.iteration, finished.residual
+        finished = None  # its vector is not in the plan
+    else:
+        state.begin(_normalised(start, graph.num_nodes, "start"))
+    on_event(StageStarted(STAGE, settings.max_iter, "sweeps"))
+    sweeps: list[Sweep] = []
+    iteration = first
+    while iteration < settings.max_iter and not residual < settings.tol:
+        started = time.perf_counter()
+        read_bytes = state.sweep()
+        journal.wait()  # the ranks it is still writing are about to be replaced
+        residual = state.finish()
+        iteration += 1
+        sweeps.append(Sweep(iteration, residual, time.perf_counter() - started, read_bytes))
+        journal.save(state.ranks[: graph.num_nodes], iteration, residual)
+        on_event(BlockFinished(STAGE, iteration))
+    journal.wait()
+    return RankResult(state.ranks[: graph.num_nodes], residual < settings.tol, tuple(sweeps), iteration, residual)
+
+
+class _State:
+    """Vectors, padded to whole ranges, and the threads that work on them."""
+
+    def __init__(
+        self, graph: GraphStore, settings: PageRankSettings, reset: Vector, degrees: NDArray[np.uint32], threads: int
+    ) -> None:
+        size = degrees.size
+        self._graph = graph
+        self._settings = settings
+        self._reset = reset
+        self._degrees = degrees
+        self._threads = threads
+        self.ranks = np.zeros(size, np.float64)
+        self._sums = np.zeros(size, np.float64)
+        exact = graph.num_nodes <= EXACT_NODES
+        self._contributions: NDArray[Any] = np.zeros(size, np.float64 if exact else np.float32)
+        self._dangling = 0.0
+        self._checked: set[int] = set()
+        self._shares = _deal(graph, threads)
+        self._streams = [TileStream(graph.tiles, self._checked) for _ in range(threads)]
+
+    @classmethod
+    def of(cls, graph: GraphStore, settings: PageRankSettings, reset: Vector | None, threads: int) -> _State:
+        degrees = out_degrees(graph)
+        padded_reset = np.empty(0, np.float64)
+        if reset is not None:
+            padded_reset = np.zeros(degrees.size, np.float64)
+            padded_reset[: graph.num_nodes] = _normalised(reset, graph.num_nodes, "reset")
+        return cls(graph, settings, padded_reset, degrees, threads)
+
+    def begin(self, ranks: Vector) -> None:
+        """Start from ``ranks``; their dangling mass is added up as ``finish`` does, so that resuming changes no bit."""
+        self.ranks[: ranks.size] = ranks
+        self._sums[: ranks.size] = ranks
+        self._dangling = math.fsum(self._finish_ranges(1.0, 0.0, 0.0, np.empty(0, np.float64))[:, DANGLING])
+
+    def sweep(self) -> int:
+        """Form all sums; returns the bytes read from the disk."""
+        self._map_ranges(self._spread)
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="sweep") as pool:
+            return sum(pool.map(self._sweep_share, range(self._threads)))
+
+    def _sweep_share(self, thread: int) -> int:
+        read_bytes = 0
+        tiles = self._graph.tiles
+        for piece in self._streams[thread].pieces(self._shares[thread]):
+            width = tiles.width(piece.block)
+            sums = self._sums[piece.block.start : piece.block.start + width * RANGE_ROWS]
+            sweep_tiles(piece.packed, piece.first_edge, piece.offsets, width, self._contributions, sums)
+            read_bytes += piece.read_bytes
+        return read_bytes
+
+    def finish(self) -> float:
+        """Turn sums into ranks; returns the change by the chosen norm."""
+        settings, num_nodes = self._settings, self._graph.num_nodes
+        lost = settings.damping * self._dangling
+        constant = lost / num_nodes if settings.dangling == "uniform" or not self._reset.size else 0.0
+        reset_share = 1.0 - settings.damping
+        if self._reset.size:
+            reset_share += lost if settings.dangling == "reset" else 0.0
+        else:
+            constant += (1.0 - settings.damping) / num_nodes
+        partials = self._finish_ranges(settings.damping, constant, reset_share, self._reset)
+        self.ranks, self._sums = self._sums, self.ranks
+        self._dangling = math.fsum(partials[:, DANGLING])
+        if not math.isclose(math.fsum(partials[:, TOTAL]), 1.0, abs_tol=1e-4):
+            raise AssertionError(f"ranks sum to {math.fsum(partials[:, TOTAL])}, not to one")
+        change = math.fsum(partials[:, L1 if settings.norm == "l1" else L2])
+        return change if settings.norm == "l1" else math.sqrt(change)
+
+    def _finish_ranges(self, damping: float, constant: float, reset_share: float, reset: Vector) -> Vector:
+        partials = np.zeros((self.ranks.size // RANGE_ROWS, 4), np.float64)
+
+        def finish(number: int, start: int, stop: int) -> None:
+            finish_range(
+                self.ranks[start:stop], self._sums[start:stop], reset[start:stop], self._degrees[start:stop],
+                damping, constant, reset_share, partials[number],
+            )  # fmt: skip
+
+        self._map_ranges(finish)
+        return partials
+
+    def _spread(self, number: int, start: int, stop: int) -> None:
+        del number
+        spread_ranks(self.ranks[start:stop], self._degrees[start:stop], self._contributions[start:stop])
+        self._sums[start:stop] = 0.0
+
+    def _ranges(self) -> Iterator[tuple[int, int]]:
+        for start in range(0, self._graph.num_nodes, RANGE_ROWS):
+            yield start, min(start + RANGE_ROWS, self._graph.num_nodes)
+
+    def _map_ranges(self, work: _RangeWork) -> None:
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="ranges") as pool:
+            for done in [pool.submit(work, number, *bounds) for number, bounds in enumerate(self._ranges())]:
+                done.result()
+
+
+def _deal(graph: GraphStore, threads: int) -> list[list[Block]]:
+    """Stripes to threads, the heaviest first, each to whoever has least; then in file order, for the disk's sake."""
+    shares: list[list[Block]] = [[] for _ in range(threads)]
+    loads = [0] * threads
+    for block in sorted(graph.tiles.blocks(), key=lambda block: (-graph.edges.num_edges_of(block), block.index)):
+        lightest = loads.index(min(loads))
+        shares[lightest].append(block)
+        loads[lightest] += graph.edges.num_edges_of(block)
+    return [sorted(share, key=lambda block: block.index) for share in shares]
+
+
+def out_degrees(graph: GraphStore) -> NDArray[np.uint32]:
+    """Edges out of every node, padded to whole ranges. Memory: 4 bytes a node.
+
+    In a symmetrised store they equal the in-degrees, which the row offsets tell without reading an edge.
+    """
+    degrees = np.zeros(-(-graph.num_nodes // RANGE_ROWS) * RANGE_ROWS, np.uint32)
+    for block, rows in graph.edges.stream():
+        if graph.manifest.edges.symmetrised:
+            degrees[block.start : block.stop] = np.diff(rows.offsets)
+        else:
+            count_sources(rows.values, degrees)
+    return degrees
+
+
+def _normalised(vector: Vector | None, num_nodes: int, name: str) -> Vector:
+    if vector is None:
+        return np.full(num_nodes, 1.0 / num_nodes)
+    vector = np.asarray(vector, np.float64)
+    if vector.shape != (num_nodes,):
+        raise UsageError(f"{name} has shape {vector.shape}", expected=f"one value for each of {num_nodes} nodes")
+    total = math.fsum(vector)
+    if not (np.isfinite(vector).all() and (vector >= 0).all() and total > 0):
+        raise UsageError(f"{name} is not a distribution", expected="finite values >= 0, not all zero")
+    return vector / total

@@ -1,0 +1,60 @@
+"""Scores as a Parquet file: ``node`` and a column for each ranking, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.run.durable import fsync_directory, storage_errors
+
+ROWS_AT_ONCE = 1 << 20
+
+
+def write_scores(path: Path, nodes: NDArray[np.int64] | None, scores: Mapping[str, NDArray[np.float64]]) -> None:
+    """Write the scores of ``nodes`` (all nodes in order where None). Memory: ``ROWS_AT_ONCE`` rows, a few times."""
+    num_rows = next(iter(scores.values())).size if nodes is None else nodes.size
+    schema = pa.schema([("node", pa.int64()), *((name, pa.float64()) for name in scores)])
+    partial = path.with_name(f".{path.name}.partial")
+    with storage_errors(path):
+        try:
+            with partial.open("wb") as file:
+                with pq.ParquetWriter(file, schema) as writer:
+                    for start in range(0, num_rows, ROWS_AT_ONCE):
+                        stop = min(start + ROWS_AT_ONCE, num_rows)
+                        ids = np.arange(start, stop) if nodes is None else nodes[start:stop]
+                        columns = [pa.array(ids), *(pa.array(_rows(values, ids, nodes)) for values in scores.values())]
+                        writer.write_table(pa.table(columns, schema=schema))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            fsync_directory(path.absolute().parent)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _rows(values: NDArray[np.float64], ids: NDArray[np.int64], nodes: NDArray[np.int64] | None) -> NDArray[np.float64]:
+    return values[ids[0] : ids[-1] + 1] if nodes is None else values[ids]
+
+
+def read_scores(path: Path, column: str, num_nodes: int) -> NDArray[np.float64]:
+    """One column of a file with a score for every node, in node order: an earlier ranking to start from."""
+    try:
+        table = pq.read_table(path, columns=["node", column])
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise InvalidInputError(
+            f"cannot read scores: {error}", where=path, expected=f"Parquet with columns node and {column}"
+        ) from error
+    if table.num_rows != num_nodes or not np.array_equal(table["node"].to_numpy(), np.arange(num_nodes)):
+        raise InvalidInputError(
+            f"the file has scores of {table.num_rows:,} nodes", where=path, expected=f"all {num_nodes:,} nodes in order"
+        )
+    if not pa.types.is_floating(table[column].type):
+        raise InvalidInputError(f"column {column} is {table[column].type}", where=path, expected="floating point")
+    return np.asarray(table[column].to_numpy(), np.float64)

@@ -1,0 +1,294 @@
+"""``ecgl rank`` from the command line: scores in Parquet, a report in JSON, and each way to ask wrongly."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from ecgl_scale import GraphStore
+from tests import naive
+from tests.cli_runner import Result, run_cli
+
+NUM_NODES, NUM_CLASSES = 300, 3
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Features, labels and a split; some nodes have no class, some no edge."""
+    rng = np.random.default_rng(1)
+    path = tmp_path_factory.mktemp("store") / "graph.ecgl"
+    label = np.arange(NUM_NODES) % NUM_CLASSES
+    label[:5] = -1
+    GraphStore.from_edge_index(
+        rng.integers(0, NUM_NODES - 20, (2, 1500)),
+        rng.normal(size=(NUM_NODES, 6)).astype(np.float32),
+        label,
+        path,
+        columns={"split": np.arange(NUM_NODES) % 4 - 1},
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Edges and nothing else."""
+    path = tmp_path_factory.mktemp("bare") / "graph.ecgl"
+    GraphStore.from_edge_index(np.array([[0, 1, 2, 2], [1, 2, 0, 3]]), path=path, num_nodes=4)
+    return path
+
+
+def rank(store: Path, out: Path, *options: object) -> Result:
+    result = run_cli("rank", store, "--out", out, *options)
+    assert sorted(path.name for path in out.parent.iterdir() if path.name.startswith(".")) == []
+    return result
+
+
+def columns(path: Path) -> dict[str, np.ndarray]:
+    table = pq.read_table(path)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+# --- what it does
+
+
+def test_importance_goes_to_a_parquet_file_with_every_node(store: Path, tmp_path: Path) -> None:
+    result = rank(store, tmp_path / "scores.parquet")
+    assert result.code == 0, result.stderr
+    found = columns(tmp_path / "scores.parquet")
+    assert [*found] == ["node", "importance"]
+    assert found["node"].tolist() == [*range(NUM_NODES)]
+    assert abs(found["importance"].sum() - 1) < 1e-12
+    assert result.stdout.startswith(f"{tmp_path / 'scores.parquet'}: 300 nodes, peak memory ")
+    assert re.search(r"importance: \d+ sweeps, residual .*, converged", result.stdout)
+
+
+def test_without_features_importance_is_plain_pagerank(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.parquet"
+    assert rank(store, out, "--ignore-features", "--tol", 1e-12, "--max-iter", 300, "--damping", 0.7).code == 0
+    edges = [*zip(*GraphStore.open(store).to_edge_index().tolist(), strict=True)]
+    np.testing.assert_allclose(columns(out)["importance"], naive.pagerank(edges, NUM_NODES, damping=0.7), atol=1e-11)
+
+
+def test_features_decide_where_restarts_go(store: Path, tmp_path: Path) -> None:
+    found = {}
+    for name, options in {
+        "plain": ["--ignore-features"],
+        "features": [],
+        "narrow": ["--gamma", 0.5],
+        "reset": ["--dangling", "reset"],
+    }.items():
+        assert rank(store, tmp_path / name, *options).code == 0
+        found[name] = columns(tmp_path / name)["importance"]
+    names = [*found]
+    for i, name in enumerate(names):
+        for other in names[:i]:
+            assert abs(found[name] - found[other]).sum() > 1e-6, (name, other)
+
+
+@pytest.mark.parametrize("include_self", [False, True])
+def test_diversity_is_the_distance_to_the_mean_of_the_neighbours(
+    store: Path, tmp_path: Path, include_self: bool
+) -> None:
+    out = tmp_path / "s.parquet"
+    assert rank(store, out, "--kind", "diversity", *(["--include-self"] if include_self else [])).code == 0
+    found = columns(out)
+    assert [*found] == ["node", "diversity"]
+    graph = GraphStore.open(store)
+    assert graph.features is not None
+    x = graph.features.rows(np.arange(NUM_NODES)).astype(np.float64)
+    for node in range(NUM_NODES):
+        neighbours = [*graph.edges.in_neighbours(node).tolist(), *([node] if include_self else [])]
+        mean = x[neighbours].mean(axis=0) if neighbours else np.zeros(6)
+        assert abs(found["diversity"][node] - np.linalg.norm(x[node] - mean)) < 1e-5
+
+
+def test_both_are_in_one_file_and_equal_each_alone(store: Path, tmp_path: Path) -> None:
+    for kind in ("importance", "diversity", "both"):
+        assert rank(store, tmp_path / kind, "--kind", kind).code == 0
+    both = columns(tmp_path / "both")
+    assert [*both] == ["node", "importance", "diversity"]
+    for kind in ("importance", "diversity"):
+        assert both[kind].tobytes() == columns(tmp_path / kind)[kind].tobytes()
+
+
+def best(values: np.ndarray, among: np.ndarray, k: int) -> list[int]:
+    return sorted(sorted(among.tolist(), key=lambda node: (-values[node], node))[:k])
+
+
+def test_topk_writes_the_best_in_node_order(store: Path, tmp_path: Path) -> None:
+    assert rank(store, tmp_path / "all").code == 0
+    assert rank(store, tmp_path / "top", "--topk", 17).code == 0
+    every, top = columns(tmp_path / "all"), columns(tmp_path / "top")
+    assert top["node"].tolist() == best(every["importance"], every["node"], 17)
+    assert top["importance"].tolist() == every["importance"][top["node"]].tolist()
+
+
+def test_topk_of_both_is_the_best_by_each(store: Path, tmp_path: Path) -> None:
+    assert rank(store, tmp_path / "all", "--kind", "both").code == 0
+    assert rank(store, tmp_path / "top", "--kind", "both", "--topk", 10).code == 0
+    every, top = columns(tmp_path / "all"), columns(tmp_path / "top")
+    wanted = {node for kind in ("importance", "diversity") for node in best(every[kind], every["node"], 10)}
+    assert top["node"].tolist() == sorted(wanted)
+
+
+def test_candidates_are_the_only_ones_chosen(store: Path, tmp_path: Path) -> None:
+    assert rank(store, tmp_path / "all").code == 0
+    every = columns(tmp_path / "all")
+    split = GraphStore.open(store).column("split")
+    for value in (0, -1):
+        assert rank(store, tmp_path / "top", "--topk", 9, "--candidates", f"split={value}").code == 0
+        wanted = best(every["importance"], np.flatnonzero(split == value), 9)
+        assert columns(tmp_path / "top")["node"].tolist() == wanted
+
+
+def test_candidates_that_nobody_is_give_an_empty_file(store: Path, tmp_path: Path) -> None:
+    assert rank(store, tmp_path / "top", "--topk", 9, "--candidates", "split=77").code == 0
+    assert columns(tmp_path / "top")["node"].size == 0
+
+
+def test_a_quota_gives_every_class_its_share(store: Path, tmp_path: Path) -> None:
+    result = rank(store, tmp_path / "top", "--topk", 30, "--quota", "class", "--json")
+    assert json.loads(result.stdout)["num_written"] == 30
+    labels = GraphStore.open(store).column("label")[columns(tmp_path / "top")["node"]]
+    assert np.bincount(labels, minlength=NUM_CLASSES).tolist() == [10, 10, 10]
+
+
+def test_a_start_near_the_end_needs_few_sweeps(store: Path, tmp_path: Path) -> None:
+    first = json.loads(rank(store, tmp_path / "first", "--tol", 1e-12, "--max-iter", 300, "--json").stdout)
+    again = json.loads(rank(store, tmp_path / "again", "--start", tmp_path / "first", "--json").stdout)
+    assert again["importance"]["iterations"] <= 2 < first["importance"]["iterations"]
+    np.testing.assert_allclose(
+        columns(tmp_path / "again")["importance"], columns(tmp_path / "first")["importance"], atol=1e-10
+    )
+
+
+def test_the_report_has_every_field_a_script_needs(store: Path, tmp_path: Path) -> None:
+    found = json.loads(rank(store, tmp_path / "s.parquet", "--kind", "both", "--json").stdout)
+    assert found.keys() >= {"store", "out", "num_nodes", "num_edges", "kind", "seconds", "peak_bytes", "num_written"}
+    assert (found["num_nodes"], found["num_edges"], found["num_written"]) == (300, 1500, 300)
+    importance = found["importance"]
+    assert importance.keys() >= {"iterations", "residual", "seconds_per_sweep", "edges_per_second", "read_bytes"}
+    assert (importance["converged"], importance["resumed_from"]) == (True, 0)
+    assert importance["iterations"] == len(importance["sweeps"])
+    assert importance["residual"] < 1e-8
+    assert importance["edges_per_second"] == pytest.approx(1500 / importance["seconds_per_sweep"])
+    assert found["diversity"].keys() >= {"passes", "read_bytes", "seconds"}
+    assert found["seconds"].keys() == {"attributes", "importance", "diversity", "write"}
+    assert found["peak_bytes"] > 10_000_000
+
+
+def test_too_few_sweeps_are_told_but_written(store: Path, tmp_path: Path) -> None:
+    result = rank(store, tmp_path / "s.parquet", "--max-iter", 2, "--norm", "l2")
+    assert result.code == 0
+    assert "2 sweeps" in result.stdout
+    assert "NOT converged; raise --max-iter or --tol" in result.stdout
+
+
+def test_quiet_says_nothing(store: Path, tmp_path: Path) -> None:
+    result = run_cli("--quiet", "rank", store, "--out", tmp_path / "s.parquet")
+    assert (result.code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_store_without_features_is_ranked_by_its_edges_and_told_so(bare: Path, tmp_path: Path) -> None:
+    result = rank(bare, tmp_path / "s.parquet")
+    assert result.code == 0
+    assert "no features" in result.stderr
+    edges = [(0, 1), (1, 2), (2, 0), (2, 3)]
+    np.testing.assert_allclose(columns(tmp_path / "s.parquet")["importance"], naive.pagerank(edges, 4), atol=1e-8)
+
+
+def test_threads_and_memory_change_no_bit(store: Path, tmp_path: Path) -> None:
+    for name, options in {"a": ["--threads", 1], "b": ["--threads", 2], "c": ["--memory", "2GiB"]}.items():
+        assert rank(store, tmp_path / name, "--kind", "both", *options).code == 0
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
+
+
+# --- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "named"),
+    [
+        (("--quota", "class"), 2, "give --topk"),
+        (("--candidates", "split=0"), 2, "give --topk"),
+        (("--topk", 0), 2, "topk is 0"),
+        (("--topk", 5, "--candidates", "split"), 2, "'split' names no candidates"),
+        (("--topk", 5, "--candidates", "=0"), 2, "'=0' names no candidates"),
+        (("--topk", 5, "--candidates", "split=x"), 2, "'split=x' names no candidates"),
+        (("--topk", 5, "--candidates", "split=--1"), 2, "'split=--1' names no candidates"),
+        (("--topk", 5, "--candidates", "split=²"), 2, "names no candidates"),
+        (("--topk", 5, "--candidates", "year=0"), 2, "no node column 'year'"),
+        (("--damping", 1), 2, "damping is 1.0"),
+        (("--damping", "nan"), 2, "damping is nan"),
+        (("--tol", -1), 2, "tol is -1.0"),
+        (("--tol", "nan"), 2, "tol is nan"),
+        (("--max-iter", 0), 2, "max_iter 0"),
+        (("--kind", "fame"), 2, "fame"),
+        (("--norm", "l3"), 2, "l3"),
+        (("--dangling", "nowhere"), 2, "nowhere"),
+        (("--gamma", -1), 2, "gamma"),
+        (("--threads", 0), 2, "threads"),
+        (("--memory", "much"), 2, "much"),
+        (("--memory", "1MiB"), 4, "--memory"),
+        (("--memory", "1MiB", "--kind", "diversity"), 4, "--memory"),
+        (("--start", "nothing.parquet"), 3, "nothing.parquet"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_its_code_and_leaves_nothing(
+    store: Path, tmp_path: Path, options: tuple[object, ...], code: int, named: str
+) -> None:
+    result = rank(store, tmp_path / "s.parquet", *options)
+    assert (result.code, result.stdout) == (code, ""), result.stderr
+    assert named in result.stderr
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_not_there_is_exit_3(tmp_path: Path) -> None:
+    result = rank(tmp_path / "none.ecgl", tmp_path / "s.parquet")
+    assert result.code == 3
+    assert "none.ecgl" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["diversity", "both"])
+def test_diversity_without_features_is_exit_2(bare: Path, tmp_path: Path, kind: str) -> None:
+    result = rank(bare, tmp_path / "s.parquet", "--kind", kind)
+    assert result.code == 2
+    assert "no features" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [("--quota", "class"), ("--candidates", "split=0")])
+def test_a_store_without_the_column_is_exit_2(bare: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    result = rank(bare, tmp_path / "s.parquet", "--topk", 2, *options)
+    assert result.code == 2
+    assert "no node column" in result.stderr
+
+
+def test_a_file_that_cannot_be_written_is_exit_3_before_any_work(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for out in (tmp_path / "file" / "s.parquet", tmp_path / "missing" / "s.parquet", tmp_path / "folder", Path()):
+        result = run_cli("rank", store, "--out", out)
+        assert result.code == 3, (out, result.stderr)
+        assert "sweeps" not in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_the_chosen_of_an_earlier_ranking_are_no_start(store: Path, tmp_path: Path) -> None:
+    assert rank(store, tmp_path / "top", "--topk", 5).code == 0
+    result = rank(store, tmp_path / "s.parquet", "--start", tmp_path / "top")
+    assert result.code == 3
+    assert "scores of 5 nodes" in result.stderr
+
+
+def test_a_refused_budget_names_one_that_works(store: Path, tmp_path: Path) -> None:
+    refused = run_cli("rank", store, "--out", tmp_path / "s.parquet", "--memory", "1MiB", "--ignore-features")
+    size = re.search(r"--memory (\d+)MiB", refused.stderr)
+    assert size is not None
+    assert rank(store, tmp_path / "s.parquet", "--memory", f"{int(size[1]) + 8}MiB", "--ignore-features").code == 0
