@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bench import build_budget, build_peers, build_scale, harness
+from bench import build_budget, build_peers, build_scale, harness, pagerank, pagerank_peers
+from ecgl_scale import GraphStore
 
 
 def test_build_scale_counts_what_it_builds(tmp_path: Path) -> None:
@@ -34,6 +36,28 @@ def test_the_budget_case_tells_kept_budgets_and_equal_bytes(tmp_path: Path) -> N
     result = build_budget.run(tmp_path, 8, 4, ["512MiB", "1GiB"])
     assert [row["kept"] for row in result["rows"]] == [True, True]
     assert result["same_bytes_under_every_budget"]
+
+
+def test_the_pagerank_case_counts_sweeps_and_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pagerank, "drop_page_cache", lambda: False)  # the machine's caches are not ours to empty here
+    result = pagerank.run(tmp_path, [8, 9], [], sweeps=3, repeats=1)
+    for row in result["rows"]:
+        assert row["warm"]["seconds_per_sweep"]["n"] == 1
+        assert row["warm"]["edges_per_second"] > 0
+        assert row["cold"]["page_cache"] == "could not be dropped"
+    assert set(result["fitted_exponent"]) == {"warm", "cold"}
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("peer", ["scipy", "networkit", "scikit-network", "igraph"])
+def test_every_pagerank_peer_runs(tmp_path: Path, peer: str) -> None:
+    pytest.importorskip({"scikit-network": "sknetwork"}.get(peer, peer), reason="a peer of the benchmarks only")
+    ring = np.arange(50)
+    both = np.stack([np.r_[ring, (ring + 1) % 50], np.r_[(ring + 1) % 50, ring]])
+    graph = GraphStore.from_edge_index(both, path=tmp_path / "ring.ecgl", num_nodes=50)
+    found = pagerank_peers.PEERS[peer](graph, 2)
+    assert all(isinstance(value, float) for value in found.values())
+    assert ("seconds_to_solve" in found) == (peer == "igraph")
 
 
 def test_a_record_says_where_and_with_what_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
