@@ -122,6 +122,7 @@ def _circumstances() -> dict[str, Any]:
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=RESULTS.parent
     )
     return {
+        "command": " ".join(["python", *sys.orig_argv[1:]]),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit.stdout.strip() or None,
         "cores": len(os.sched_getaffinity(0)),

@@ -47,10 +47,6 @@ class MemoryBudget:
         tightest = min(find_limits(), key=lambda limit: limit.limit_bytes)
         return cls(int(tightest.limit_bytes * SHARE_OF_LIMIT), f"{SHARE_OF_LIMIT:.0%} of {tightest.origin}")
 
-    def spare_bytes(self, *, reserve_bytes: int) -> int:
-        """Bytes left for blocks after what the process already holds and a reserve for code and small objects."""
-        return self.total_bytes - own_memory_bytes() - reserve_bytes
-
     def require(self, needed_bytes: int, *, stage: str, formula: str) -> None:
         """Refuse before starting if ``needed_bytes`` do not fit."""
         if needed_bytes > self.total_bytes:

@@ -145,11 +145,6 @@ def test_what_does_not_fit_is_refused_with_the_size_that_would() -> None:
     MemoryBudget.of(size).require(needed, stage="the sort", formula="a + b")
 
 
-def test_spare_bytes_are_what_the_process_and_the_reserve_leave() -> None:
-    spare = MemoryBudget(4 * GIB, "--memory").spare_bytes(reserve_bytes=40 * MIB)
-    assert spare == pytest.approx(4 * GIB - 40 * MIB - own_memory_bytes(), abs=32 * MIB)
-
-
 def test_the_sampler_sees_an_allocation_even_after_it_is_gone() -> None:
     before = own_memory_bytes()
     with PeakSampler() as sampler:

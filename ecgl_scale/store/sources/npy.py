@@ -19,7 +19,7 @@ import numpy as np
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.source import AnyArray
-from ecgl_scale.store.sources.npy_header import NpyHeader, read_header, reading
+from ecgl_scale.store.sources.npy_header import NpyHeader, ObjectArrayError, read_header, reading
 from ecgl_scale.units import MIB, format_bytes
 
 __all__ = ["Cursor", "NpyFile", "NpyHeader", "NpzFile", "open_npy", "open_npz", "reading"]
@@ -241,8 +241,8 @@ def open_npz(path: Path, *, skip_objects: bool = False) -> NpzFile:
                 with reading(where), archive.open(entry) as stream:
                     try:
                         header = read_header(stream, where)
-                    except InvalidInputError as error:
-                        if not (skip_objects and "Python objects" in error.what):
+                    except ObjectArrayError:
+                        if not skip_objects:
                             raise
                         skipped.append(name)
                         continue

@@ -73,6 +73,10 @@ class NpyHeader:
         return self.fortran_order and len(self.shape) > 1
 
 
+class ObjectArrayError(InvalidInputError):
+    """The array holds pickled Python objects; some published files have such members beside the ones we read."""
+
+
 def read_header(stream: IO[bytes], where: object) -> NpyHeader:
     """Read and check the header of an .npy stream, leaving the stream at the first value."""
     prefix = stream.read(8)
@@ -102,7 +106,7 @@ def read_header(stream: IO[bytes], where: object) -> NpyHeader:
 
 def _check_header(shape: tuple[int, ...], dtype: np.dtype[Any], where: object) -> None:
     if dtype.hasobject:
-        raise InvalidInputError(
+        raise ObjectArrayError(
             "the array holds Python objects (pickled); we never unpickle",
             where=where,
             fix="save it again as numbers, with numpy.savez(..., allow_pickle=False)",

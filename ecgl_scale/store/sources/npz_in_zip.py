@@ -17,7 +17,7 @@ from pathlib import Path
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.sources.archive import Archive, PublishedFiles, check_members, require_member
 from ecgl_scale.store.sources.npy import MAX_DEFLATE_RATIO, Cursor, NpzFile, open_npz, reading
-from ecgl_scale.store.sources.npy_header import NpyHeader, read_header
+from ecgl_scale.store.sources.npy_header import NpyHeader, ObjectArrayError, read_header
 
 _LOCAL_HEADER_BYTES = 30
 
@@ -129,8 +129,8 @@ def _open_in_place(files: PublishedFiles, name: str, offset: int, size_bytes: in
             with reading(where), archive.open(entry) as stream:
                 try:
                     header = read_header(stream, where)
-                except InvalidInputError as error:
-                    if not (skip_objects and "Python objects" in error.what):
+                except ObjectArrayError:
+                    if not skip_objects:
                         raise
                     skipped.append(array)
                     continue
