@@ -6,7 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-CASES = ("build_scale", "build_peers", "build_budget", "feature_read", "pagerank", "attribute", "diversity")
+CASES = (
+    "build_scale",
+    "build_peers",
+    "build_budget",
+    "feature_read",
+    "pagerank",
+    "attribute",
+    "diversity",
+    "rank_products",
+)
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def run(work: Path, num_rows: int, num_features: int, repeats: int) -> dict[str,
         for round_number in range(repeats + 1):
             times = {"sgemm": _seconds(lambda: np.matmul(square[0], square[1], out=product))}
             for name, source in (("memory", x), ("store", features)):
-                passes = DensePasses(source, 1.0 / num_features, threads=threads, read_ahead=2)
+                passes = DensePasses(source, 1.0 / num_features, threads=threads)
                 values[name] = np.empty(num_rows, np.float64)
                 times |= _time_passes(name, passes, values[name])
             if round_number:  # the first touches memory and loads compiled code

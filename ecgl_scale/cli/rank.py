@@ -38,6 +38,14 @@ class Dangling(StrEnum):
     RESET = "reset"
 
 
+class Precision(StrEnum):
+    """Of the sums that a sweep forms."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+
 class Quota(StrEnum):
     """How the chosen nodes are shared out."""
 
@@ -59,6 +67,9 @@ def rank(
     dangling: Annotated[
         Dangling, typer.Option("--dangling", help="Where nodes without out-edges send their mass.")
     ] = Dangling.UNIFORM,
+    precision: Annotated[
+        Precision, typer.Option("--precision", help="Of a sweep's sums. Auto: float64 up to 2 million nodes.")
+    ] = Precision.AUTO,
     gamma: Annotated[float | None, typer.Option("--gamma", help="Width of the kernel. Default: 1 / features.")] = None,
     ignore_features: Annotated[
         bool, typer.Option("--ignore-features", help="Plain PageRank: restart anywhere alike.")
@@ -83,7 +94,7 @@ def rank(
 
     request = RankRequest(
         kind=kind.value,
-        pagerank=PageRankSettings(damping, tol, max_iter, norm.value, dangling.value),
+        pagerank=PageRankSettings(damping, tol, max_iter, norm.value, dangling.value, precision.value),
         gamma=gamma,
         use_features=not ignore_features,
         include_self=include_self,

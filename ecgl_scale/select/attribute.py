@@ -65,9 +65,9 @@ def attribute_vector(
 
     Memory
     ------
-    Dense: ``8 N + (read_ahead + 1) block_bytes + (threads + 1) chunk_bytes + 4 K^2 (threads + 4)`` and a reserve, where
-    a chunk has 4,096 rows (twice as many bytes a thread where they are not float32 yet). ``read_ahead`` (2) and then
-    ``threads`` shrink to fit the budget. Sparse: ``16 N`` + one strip of C; see ``attribute_sparse``.
+    Dense: ``8 N + threads (unit_bytes + chunk_bytes) + K^2 (12 + 4 (threads + 2) chunks a unit)`` and a reserve, where
+    a chunk has 4,096 rows and a unit 8 MiB; ``threads`` shrink to fit the budget. Sparse: ``16 N`` + one strip of C;
+    see ``attribute_sparse``.
     """
     source = features if isinstance(features, DenseFeatures | SparseFeatures) else _checked_array(features)
     num_rows, num_features = source.shape if isinstance(source, np.ndarray) else (source.num_rows, source.num_features)

@@ -1,15 +1,16 @@
 """The attribute vector of dense features, streamed from a store or in memory: two passes, most of it in BLAS.
 
-The first pass sums a, b and C, the second evaluates. Rows are worked on in chunks of 4,096 counted from row 0 wherever
-the blocks end, each with one BLAS thread, and added up in float64 in chunk order: the result is the same bits for any
-block size and any number of threads.
+The first pass sums a, b and C, the second evaluates. A thread takes a unit of a few chunks, reads its rows and works on
+them while they are in cache; there is no other reader, and the system reads the next units meanwhile. Chunks have 4,096
+rows counted from row 0, each is worked on with one BLAS thread, and they are added up in float64 in chunk order: the
+result is the same bits for any block size and any number of threads.
 Memory: see ``dense_bytes``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -28,15 +29,16 @@ from ecgl_scale.units import MIB, format_bytes
 
 CHUNK_ROWS = 4096
 """Long enough for BLAS to reach its speed, short enough for a chunk of 100 columns to stay in cache."""
-MAX_READ_AHEAD = 2
+UNIT_BYTES = 8 * MIB
+"""Rows of several chunks are read together, as the store's own chunks end elsewhere and are read whole."""
+UNITS_AHEAD = 4
+"""How far the system is asked to read ahead of the threads."""
 MAX_EXPONENT = 700.0
 """exp(-708) is the last float64 with all its digits."""
 RESERVE_BYTES = 48 * MIB
 """Compiled code, BLAS's packing buffers, readers' padding."""
 
 Vector = NDArray[np.float64]
-Chunk = tuple[int, FloatArray]
-"""First row, rows."""
 
 
 def weights_underflow(gamma: float) -> UsageError:
@@ -69,10 +71,15 @@ class _ChunkSums:
 
 @dataclass(frozen=True)
 class _Scratch:
-    """A thread's own memory: the rows as float32 (empty where they are that already), and what is made of them."""
+    """A thread's own memory: what is read, the rows as float32 (both empty where not needed), what is made of them."""
 
+    read: NDArray[np.uint8]
     rows: NDArray[np.float32]
     made: NDArray[np.float32]
+
+
+_ChunkWork = Callable[[int, FloatArray, _Scratch], Any]
+"""First row, rows, memory to work in."""
 
 
 class DensePasses:
@@ -80,36 +87,36 @@ class DensePasses:
 
     num_passes = 2
 
-    def __init__(self, source: DenseFeatures | FloatArray, gamma: float, *, threads: int, read_ahead: int) -> None:
+    def __init__(self, source: DenseFeatures | FloatArray, gamma: float, *, threads: int) -> None:
         self._source = source
         self._gamma = gamma
         self._threads = threads
         self.num_rows, self.num_features = shape_of(source)
-        shape = (min(CHUNK_ROWS, self.num_rows), self.num_features)
+        self._unit_rows = _unit_rows(self.num_features)
         self._is_ready = source.dtype == np.float32 and (isinstance(source, DenseFeatures) or source.flags.c_contiguous)
-        self._carry = np.empty(shape, source.dtype)
-        self._into = source.buffers(read_ahead + 1) if isinstance(source, DenseFeatures) else []
+        shape = (min(CHUNK_ROWS, self.num_rows), self.num_features)
         self._scratch: SimpleQueue[_Scratch] = SimpleQueue()
         for _ in range(threads):
+            read = source.span_buffer(self._unit_rows) if isinstance(source, DenseFeatures) else np.empty(0, np.uint8)
             rows = np.empty((0, 0) if self._is_ready else shape, np.float32)
-            self._scratch.put(_Scratch(rows, np.empty(shape, np.float32)))
+            self._scratch.put(_Scratch(read, rows, np.empty(shape, np.float32)))
 
     @classmethod
     def plan(
         cls, source: DenseFeatures | FloatArray, gamma: float, *, budget: MemoryBudget, threads: int
     ) -> DensePasses:
-        """As much reading ahead, and then as many threads, as fit the budget; or a refusal."""
+        """As many threads as fit the budget, or a refusal."""
         held = own_memory_bytes()
-        deepest = MAX_READ_AHEAD if isinstance(source, DenseFeatures) else 0
-        plans = [(threads, ahead) for ahead in range(deepest, -1, -1)] + [(1, 0)]
-        for num_threads, read_ahead in plans:
-            needed = held + dense_bytes(source, threads=num_threads, read_ahead=read_ahead)
-            if needed <= budget.total_bytes:
-                return cls(source, gamma, threads=num_threads, read_ahead=read_ahead)
+        while threads > 1 and held + dense_bytes(source, threads=threads) > budget.total_bytes:
+            threads -= 1
         num_rows, num_features = shape_of(source)
-        what = f"8 bytes for each of {num_rows:,} rows, one block, two chunks and {num_features:,}^2 sums"
-        budget.require(needed, stage="the attribute vector", formula=f"{format_bytes(held)} held already + {what}")
-        raise AssertionError("the budget refuses what does not fit it")
+        what = f"8 bytes for each of {num_rows:,} rows, one unit of rows and {num_features:,}^2 sums"
+        budget.require(
+            held + dense_bytes(source, threads=threads),
+            stage="the attribute vector",
+            formula=f"{format_bytes(held)} held already + {what}",
+        )
+        return cls(source, gamma, threads=threads)
 
     def run(self, *, on_rows: Callable[[int], None]) -> Vector:
         """Both passes: r before it is divided by its sum; ``on_rows`` gets the rows done so far, of both."""
@@ -132,7 +139,7 @@ class DensePasses:
             add_scaled(quadratic, part.quadratic, share)
             least = min(least, part.least)
 
-        self._run(lambda chunk: self._weigh(chunk, exponents), take, on_rows)
+        self._run(lambda start, rows, scratch: self._weigh(start, rows, scratch, exponents), take, on_rows)
         if least > MAX_EXPONENT:
             raise weights_underflow(self._gamma)
         linear *= 2.0 * self._gamma / total
@@ -149,19 +156,14 @@ class DensePasses:
         np.divide(sums.quadratic, factor, out=quadratic, casting="same_kind")
         linear = sums.linear / factor
 
-        def work(chunk: Chunk) -> None:
-            start, rows = chunk
-            scratch = self._scratch.get()
+        def work(start: int, rows: FloatArray, scratch: _Scratch) -> None:
             x = self._as_float32(rows, scratch)
             product = np.matmul(x, quadratic, out=scratch.made[: len(x)])
             evaluate_rows(x, product, factor, linear, sums.least, values[start : start + len(x)])
-            self._scratch.put(scratch)
 
         self._run(work, lambda _: None, on_rows)
 
-    def _weigh(self, chunk: Chunk, exponents: Vector) -> _ChunkSums:
-        start, rows = chunk
-        scratch = self._scratch.get()
+    def _weigh(self, start: int, rows: FloatArray, scratch: _Scratch, exponents: Vector) -> _ChunkSums:
         x = self._as_float32(rows, scratch)
         scaled, linear = scratch.made[: len(x)], np.empty(self.num_features, np.float64)
         least, total = weigh_rows(x, self._gamma, exponents[start : start + len(x)], scaled, linear)
@@ -173,7 +175,6 @@ class DensePasses:
             )
         with np.errstate(over="ignore", invalid="ignore"):  # looked at once, in the sum
             quadratic = np.matmul(scaled.T, scaled)  # a matrix and its own transpose: numpy calls syrk
-        self._scratch.put(scratch)
         return _ChunkSums(least, total, linear, quadratic)
 
     def _as_float32(self, rows: FloatArray, scratch: _Scratch) -> NDArray[np.float32]:
@@ -184,63 +185,57 @@ class DensePasses:
             np.copyto(x, rows, casting="unsafe")
         return x
 
-    def _run(self, work: Callable[[Chunk], Any], take: Callable[[Any], None], on_rows: Callable[[int], None]) -> None:
+    def _run(self, work: _ChunkWork, take: Callable[[Any], None], on_rows: Callable[[int], None]) -> None:
         """``work`` on all chunks in threads, ``take`` of their results in order."""
-        done = 0
+
+        def work_unit(start: int) -> list[Any]:
+            scratch = self._scratch.get()
+            try:
+                stop = min(start + self._unit_rows, self.num_rows)
+                rows = self._read(start, stop, scratch)
+                chunks = range(0, stop - start, CHUNK_ROWS)
+                return [work(start + first, rows[first : first + CHUNK_ROWS], scratch) for first in chunks]
+            finally:
+                self._scratch.put(scratch)
+
+        units = range(0, self.num_rows, self._unit_rows)
         # One BLAS thread for each of ours: the sums of a chunk then never depend on how many there are.
         with threadpool_limits(1, user_api="blas"):
-            for chunks in _cut(self._blocks(), self._carry):
-                for result in map_bounded(work, chunks, threads=min(self._threads, len(chunks))) if chunks else ():
+            for start, results in zip(units, map_bounded(work_unit, units, threads=self._threads), strict=True):
+                for result in results:
                     take(result)
-                done += sum(len(rows) for _, rows in chunks)
-                on_rows(done)
+                on_rows(min(start + self._unit_rows, self.num_rows))
 
-    def _blocks(self) -> Iterator[FloatArray]:
-        if isinstance(self._source, DenseFeatures):
-            stream = self._source.stream(into=self._into, threads=max(len(self._into) - 1, 1))
-            return (rows for _, rows in stream)
-        return iter([self._source])
+    def _read(self, start: int, stop: int, scratch: _Scratch) -> FloatArray:
+        if isinstance(self._source, np.ndarray):
+            return self._source[start:stop]
+        ahead = min(start + UNITS_AHEAD * self._unit_rows, self.num_rows)
+        self._source.will_need(ahead, min(ahead + self._unit_rows, self.num_rows))
+        return self._source.read_span(start, stop, scratch.read)
 
 
-def dense_bytes(source: DenseFeatures | FloatArray, *, threads: int, read_ahead: int) -> int:
+def dense_bytes(source: DenseFeatures | FloatArray, *, threads: int) -> int:
     """Memory of the dense passes on top of what the process holds.
 
-    8 N + (read_ahead + 1) block_bytes + (threads + 1) chunk_bytes + 4 K^2 (threads + 4) + RESERVE_BYTES, a chunk being
-    4,096 rows; a thread needs two where rows are not float32 yet.
+    8 N + threads (unit_bytes + chunk_bytes) + K^2 (12 + 4 (threads + 2) chunks a unit) + RESERVE_BYTES, a chunk being
+    4,096 rows; a thread needs two where rows are not float32 yet, and no unit where they are in memory.
     """
     num_rows, num_features = shape_of(source)
     values = min(CHUNK_ROWS, num_rows) * num_features
-    blocks = (read_ahead + 1) * source.layout.block_bytes if isinstance(source, DenseFeatures) else 0
     per_thread = values * (4 if source.dtype == np.float32 else 8)
-    if isinstance(source, np.ndarray) and not source.flags.c_contiguous:
+    unit_rows = _unit_rows(num_features)
+    if isinstance(source, DenseFeatures):
+        per_thread += source.span_bytes(unit_rows)
+    elif not source.flags.c_contiguous:
         per_thread = values * 8
-    # C in float64 and in float32, and the chunks' sums: one a thread and one being added.
-    sums = num_features**2 * (8 + 4 + 4 * (threads + 1))
-    return 8 * num_rows + blocks + values * source.dtype.itemsize + threads * per_thread + sums + RESERVE_BYTES
+    # C in float64 and in float32, and the chunks' sums: of a unit a thread, one waiting and one being added.
+    sums = num_features**2 * (8 + 4 + 4 * (threads + 2) * (unit_rows // CHUNK_ROWS))
+    return 8 * num_rows + threads * per_thread + sums + RESERVE_BYTES
 
 
-def _cut(blocks: Iterator[FloatArray], carry: FloatArray) -> Iterator[list[Chunk]]:
-    """Whole chunks, counted from row 0, a block's worth at a time; rows that lie in two blocks meet in ``carry``."""
-    start = held = 0
-    for rows in blocks:
-        chunks: list[Chunk] = []
-        position = 0
-        if held:
-            position = min(CHUNK_ROWS - held, len(rows))
-            carry[held : held + position] = rows[:position]
-            held += position
-            if held == CHUNK_ROWS:
-                chunks.append((start, carry))
-                start, held = start + CHUNK_ROWS, 0
-        while len(rows) - position >= CHUNK_ROWS:
-            chunks.append((start, rows[position : position + CHUNK_ROWS]))
-            start, position = start + CHUNK_ROWS, position + CHUNK_ROWS
-        yield chunks
-        if position < len(rows):  # only now, as the carried chunk was in use
-            held = len(rows) - position
-            carry[:held] = rows[position:]
-    if held:
-        yield [(start, carry[:held])]
+def _unit_rows(num_features: int) -> int:
+    """Rows of a unit: whole chunks, and the same for any budget and number of threads."""
+    return CHUNK_ROWS * max(UNIT_BYTES // (CHUNK_ROWS * num_features * 4), 1)
 
 
 def shape_of(source: DenseFeatures | FloatArray) -> tuple[int, int]:

@@ -1,9 +1,10 @@
 """Slices of the feature columns, held in memory for all nodes at once: what diversity gathers from.
 
 A distance is a sum over columns, so a few columns of everybody are enough to work on at a time; how many fit decides
-how often features and edges are read. Loading streams the stored rows and keeps the wanted columns.
+how often features and edges are read. Loading streams the stored rows and keeps the wanted columns. The first loading
+checks every byte; later ones take the columns from the page cache without copying, or checking, the rest of the row.
 
-Memory: dense ``num_nodes * columns * itemsize`` and, where not all columns fit, a stored block for each reader; sparse
+Memory: dense ``num_nodes * columns * itemsize`` and, where not all columns fit, a few stored chunks a reader; sparse
 ``8 bytes a value + 8 a node`` and 13 bytes a column and thread.
 """
 
@@ -34,6 +35,8 @@ STAGE = "the diversity ranking"
 LINE_BYTES = 64
 """Rows of whole cache lines are gathered fastest: slices are as wide as that, where there is a choice."""
 COPY_ROWS = 1 << 16
+READ_CHUNKS = 2
+"""Read at once, before their columns are taken: about as much as a cache holds."""
 SPARSE_VALUE_BYTES, SPARSE_ROW_BYTES, SPARSE_SCRATCH_BYTES = 8, 8, 13
 DENSE_DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
 
@@ -93,26 +96,26 @@ class DenseColumns:
         if isinstance(features, np.ndarray) and features.dtype == self._dtype and features.flags.c_contiguous:
             self._in_place = _as_seen(features)
         self._memory = aligned_bytes(0)
-        self._buffers: list[NDArray[Any]] = []
-        self._num_buffers = 1
+        self._is_checked = False
         self._held = _as_seen(np.empty((0, 1), self._dtype))
 
     def plan(self, budget: MemoryBudget, base_bytes: int, num_nodes: int, threads: int, first: int) -> list[int]:
-        """Whole cache lines of columns where that fits, else groups of four; then buffers for as many readers."""
+        """Whole cache lines of columns where that fits, else groups of four."""
         if self._in_place is not None:
             return [first, self.num_columns]
         wanted = self.num_columns - first
         column_bytes = num_nodes * self._dtype.itemsize
         room = budget.total_bytes - base_bytes
-        block_bytes = self._features.layout.block_bytes if isinstance(self._features, DenseFeatures) else 0
-        if first == 0 and wanted * column_bytes <= room:
-            block_bytes = 0  # whole rows are read straight to their places
-        smallest = min(UNIT_COLUMNS, wanted) * column_bytes + block_bytes
-        what = f"{min(UNIT_COLUMNS, wanted)} columns of {num_nodes:,} nodes and a block of rows"
+        reader_bytes = 0
+        if isinstance(self._features, DenseFeatures) and (first or wanted * column_bytes > room):
+            reader_bytes = threads * self._features.span_bytes(
+                _read_rows(self._features)
+            )  # else whole rows go straight to their places
+        smallest = min(UNIT_COLUMNS, wanted) * column_bytes + reader_bytes
+        what = f"{min(UNIT_COLUMNS, wanted)} columns of {num_nodes:,} nodes and read buffers"
         _refuse_unless(budget, base_bytes, smallest, what)
-        widths = [self._widest((room - n * block_bytes) // column_bytes, wanted) for n in range(1, threads + 1)]
-        self._num_buffers = widths.count(widths[0])  # more readers, but not at the cost of more passes
-        return [*range(first, self.num_columns, widths[0]), self.num_columns]
+        width = self._widest((room - reader_bytes) // column_bytes, wanted)
+        return [*range(first, self.num_columns, width), self.num_columns]
 
     def _widest(self, fitting: int, wanted: int) -> int:
         if fitting >= wanted:
@@ -141,23 +144,32 @@ class DenseColumns:
             ):
                 pass
         else:
-            self._read_columns(features, first, held)
+            self._read_columns(features, first, held, threads)
         self._held = _as_seen(held)
         return num_rows * self.num_columns * features.dtype.itemsize
 
-    def _read_columns(self, features: DenseFeatures, first: int, held: NDArray[Any]) -> None:
-        """Every reader has a buffer of its own and takes every so many-th block."""
-        if not self._buffers:
-            self._buffers = list(features.buffers(self._num_buffers))
+    def _read_columns(self, features: DenseFeatures, first: int, held: NDArray[Any], threads: int) -> None:
+        """Every reader takes every so many-th block."""
         blocks, bits = features.blocks(), f"u{self._dtype.itemsize}"
 
-        def read(reader: int) -> None:
-            for block in blocks[reader :: len(self._buffers)]:
-                rows = features.read(block, self._buffers[reader][: block.num_rows])
-                copy_columns(rows.view(bits), first, held[block.start : block.stop].view(bits))
+        def keep(start: int, rows: NDArray[Any]) -> None:
+            copy_columns(rows.view(bits), first, held[start : start + len(rows)].view(bits))
 
-        for _ in map_bounded(read, range(len(self._buffers)), threads=len(self._buffers)):
+        def read_checked(reader: int) -> None:
+            step = _read_rows(features)
+            buffer = features.span_buffer(step)
+            for block in blocks[reader::threads]:
+                for start in range(block.start, block.stop, step):
+                    keep(start, features.read_span(start, min(start + step, block.stop), buffer))
+
+        def read_again(reader: int) -> None:
+            for block in blocks[reader::threads]:
+                for start, rows in features.mapped_chunks(block):
+                    keep(start, rows)
+
+        for _ in map_bounded(read_again if self._is_checked else read_checked, range(threads), threads=threads):
             pass
+        self._is_checked = True
 
     def __len__(self) -> int:
         return self._features.num_rows if isinstance(self._features, DenseFeatures) else len(self._features)
@@ -166,6 +178,10 @@ class DenseColumns:
         """Add the squared distances over the held columns."""
         target = squared[edges.first_row : edges.stop_row]
         add_distances(edges.indptr, edges.indices, self._held, edges.first_row, include_self, target)
+
+
+def _read_rows(features: DenseFeatures) -> int:
+    return READ_CHUNKS * features.layout.rows_per_chunk
 
 
 def _as_seen(array: NDArray[Any]) -> NDArray[Any]:

@@ -4,16 +4,17 @@
 
 One sweep reads every edge once (4 bytes each). Stripes are dealt to threads once, largest first, and every sum is
 formed in a fixed order, so the ranks are the same bits for any number of threads and any size of read.
-Memory: 24 bytes a node (ranks, sums, contributions, degrees), 8 more with a reset vector, and the read buffers.
-Up to ``EXACT_NODES`` nodes contributions are float64 (4 bytes more) and any tolerance can be reached; above they are
-float32, for speed, and a tolerance below 1e-9 may not be.
+Memory: 20 bytes a node (ranks, sums, contributions, degrees), 8 more with a reset vector, and the read buffers.
+Up to ``EXACT_NODES`` nodes sums and contributions are float64 (8 bytes more) and any tolerance can be reached; above
+they are float32, for speed: ranks are then exact to about 1e-7 of themselves, and a tolerance below 1e-9 may never be
+reached. The precision setting chooses otherwise.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -35,13 +36,13 @@ from ecgl_scale.store.threads import available_cores
 from ecgl_scale.units import MIB, format_bytes
 
 STAGE = "rank by importance"
-BYTES_PER_NODE = 24
+BYTES_PER_NODE = {"float32": 20, "float64": 28}
 EXACT_NODES = 1 << 21
 RESET_BYTES_PER_NODE = 8
 RESERVE_BYTES = 48 * MIB
 
 Vector = NDArray[np.float64]
-_RangeWork = Callable[[int, int, int], None]
+_RangeWork = Callable[[int, slice], None]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,15 @@ class PageRankSettings:
     dangling: Literal["uniform", "reset"] = "uniform"
     """Where the mass of nodes without out-edges goes: 1/N each (the paper), or as r (the reference code)."""
 
+    precision: Literal["auto", "float32", "float64"] = "auto"
+    """Of sums and contributions: auto is float64 up to ``EXACT_NODES`` nodes."""
+
+    def precision_for(self, num_nodes: int) -> Literal["float32", "float64"]:
+        """The precision of a graph of this size."""
+        if self.precision != "auto":
+            return self.precision
+        return "float64" if num_nodes <= EXACT_NODES else "float32"
+
     def __post_init__(self) -> None:
         if not 0.0 <= self.damping < 1.0:
             raise UsageError(f"damping is {self.damping}", expected="0 <= damping < 1")
@@ -64,6 +74,8 @@ class PageRankSettings:
             raise UsageError(
                 f"norm is {self.norm!r}, dangling {self.dangling!r}", expected="l1 or l2; uniform or reset"
             )
+        if self.precision not in ("auto", "float32", "float64"):
+            raise UsageError(f"precision is {self.precision!r}", expected="auto, float32 or float64")
 
 
 @dataclass(frozen=True)
@@ -89,11 +101,11 @@ class RankResult:
     residual: float
 
 
-def planned_bytes(num_nodes: int, *, with_reset: bool, threads: int) -> int:
+def planned_bytes(num_nodes: int, settings: PageRankSettings, *, with_reset: bool, threads: int) -> int:
     """Memory of a ranking on top of what the process holds."""
     padded = -(-num_nodes // RANGE_ROWS) * RANGE_ROWS
-    exact_bytes = 4 if num_nodes <= EXACT_NODES else 0
-    vectors = padded * (BYTES_PER_NODE + exact_bytes + (RESET_BYTES_PER_NODE if with_reset else 0))
+    bytes_per_node = BYTES_PER_NODE[settings.precision_for(num_nodes)] + (RESET_BYTES_PER_NODE if with_reset else 0)
+    vectors = padded * bytes_per_node
     return vectors + threads * BUFFERS_PER_THREAD * PIECE_BYTES + RESERVE_BYTES
 
 
@@ -115,7 +127,10 @@ def rank_importance(
     settings = settings or PageRankSettings()
     journal = journal or NoJournal()
     threads = max(1, min(threads or available_cores(), len(graph.tiles.blocks())))
-    held, needed = own_memory_bytes(), planned_bytes(graph.num_nodes, with_reset=reset is not None, threads=threads)
+    held, needed = (
+        own_memory_bytes(),
+        planned_bytes(graph.num_nodes, settings, with_reset=reset is not None, threads=threads),
+    )
     MemoryBudget.of(memory).require(
         held + needed,
         stage="the ranking",
@@ -159,9 +174,9 @@ class _State:
         self._degrees = degrees
         self._threads = threads
         self.ranks = np.zeros(size, np.float64)
-        self._sums = np.zeros(size, np.float64)
-        exact = graph.num_nodes <= EXACT_NODES
-        self._contributions: NDArray[Any] = np.zeros(size, np.float64 if exact else np.float32)
+        precision = np.dtype(settings.precision_for(graph.num_nodes))
+        self._sums: NDArray[Any] = np.zeros(size, precision)
+        self._contributions: NDArray[Any] = np.zeros(size, precision)
         self._dangling = 0.0
         self._checked: set[int] = set()
         self._shares = _deal(graph, threads)
@@ -179,12 +194,16 @@ class _State:
     def begin(self, ranks: Vector) -> None:
         """Start from ``ranks``; their dangling mass is added up as ``finish`` does, so that resuming changes no bit."""
         self.ranks[: ranks.size] = ranks
-        self._sums[: ranks.size] = ranks
-        self._dangling = math.fsum(self._finish_ranges(1.0, 0.0, 0.0, np.empty(0, np.float64))[:, DANGLING])
+        dangling = np.zeros(self.ranks.size // RANGE_ROWS, np.float64)
+
+        def spread(number: int, rows: slice) -> None:
+            dangling[number] = spread_ranks(self.ranks[rows], self._degrees[rows], self._contributions[rows])
+
+        self._map_ranges(spread)
+        self._dangling = math.fsum(dangling)
 
     def sweep(self) -> int:
         """Form all sums; returns the bytes read from the disk."""
-        self._map_ranges(self._spread)
         with ThreadPoolExecutor(self._threads, thread_name_prefix="sweep") as pool:
             return sum(pool.map(self._sweep_share, range(self._threads)))
 
@@ -208,38 +227,29 @@ class _State:
             reset_share += lost if settings.dangling == "reset" else 0.0
         else:
             constant += (1.0 - settings.damping) / num_nodes
-        partials = self._finish_ranges(settings.damping, constant, reset_share, self._reset)
-        self.ranks, self._sums = self._sums, self.ranks
+        weights = (settings.damping, constant, reset_share)
+        partials = np.zeros((self.ranks.size // RANGE_ROWS, 4), np.float64)
+
+        def finish(number: int, rows: slice) -> None:
+            finish_range(
+                self.ranks[rows], self._sums[rows], self._reset[rows], self._degrees[rows], self._contributions[rows],
+                weights, partials[number],
+            )  # fmt: skip
+
+        self._map_ranges(finish)
         self._dangling = math.fsum(partials[:, DANGLING])
         if not math.isclose(math.fsum(partials[:, TOTAL]), 1.0, abs_tol=1e-4):
             raise AssertionError(f"ranks sum to {math.fsum(partials[:, TOTAL])}, not to one")
         change = math.fsum(partials[:, L1 if settings.norm == "l1" else L2])
         return change if settings.norm == "l1" else math.sqrt(change)
 
-    def _finish_ranges(self, damping: float, constant: float, reset_share: float, reset: Vector) -> Vector:
-        partials = np.zeros((self.ranks.size // RANGE_ROWS, 4), np.float64)
-
-        def finish(number: int, start: int, stop: int) -> None:
-            finish_range(
-                self.ranks[start:stop], self._sums[start:stop], reset[start:stop], self._degrees[start:stop],
-                damping, constant, reset_share, partials[number],
-            )  # fmt: skip
-
-        self._map_ranges(finish)
-        return partials
-
-    def _spread(self, number: int, start: int, stop: int) -> None:
-        del number
-        spread_ranks(self.ranks[start:stop], self._degrees[start:stop], self._contributions[start:stop])
-        self._sums[start:stop] = 0.0
-
-    def _ranges(self) -> Iterator[tuple[int, int]]:
-        for start in range(0, self._graph.num_nodes, RANGE_ROWS):
-            yield start, min(start + RANGE_ROWS, self._graph.num_nodes)
-
     def _map_ranges(self, work: _RangeWork) -> None:
+        num_nodes = self._graph.num_nodes
+        ranges = [
+            slice(start, min(start + RANGE_ROWS, num_nodes)) for start in range(0, num_nodes, RANGE_ROWS)
+        ]  # without the padding, which is no node
         with ThreadPoolExecutor(self._threads, thread_name_prefix="ranges") as pool:
-            for done in [pool.submit(work, number, *bounds) for number, bounds in enumerate(self._ranges())]:
+            for done in [pool.submit(work, number, rows) for number, rows in enumerate(ranges)]:
                 done.result()
 
 

@@ -3,10 +3,10 @@
     ranks <- d (T ranks + dangling mass * jump) + (1 - d) r        T[i, j] = 1 / outdegree(j) for an edge j -> i
 
 ``sweep_tiles`` adds ``contributions[j] = ranks[j] / outdegree(j)`` into ``sums[i]`` for every edge. Tiles come in the
-order of their source range, so the gather reads one 256 KiB slice of contributions at a time, and the sums of a stripe
-stay in cache too; see ``tiles``. Sums are float64, so that a hub's million terms do not drown each other. On large
-graphs contributions are float32, which halves the slice and makes it fit L2: each is then rounded by at most 2**-24 of
-itself, independently, so it averages out in every sum, but changes below about 1e-9 in all can no longer be seen.
+order of their source range, so the gather reads one slice of contributions at a time, and the sums of a stripe stay in
+cache too; see ``tiles``. Contributions and sums have one precision. In float64 any tolerance can be reached. In float32
+both slices fit the caches that a large graph has too much for; each rounding is at most 2**-24 of its value, in either
+direction, so a rank is off by about 1e-7 of itself, and changes below about 1e-9 in all can no longer be seen.
 
 Four places of a long run are walked at once: edges are sorted by destination, so neighbours in the list often add to
 the same sum, and each such add would wait for the one before. The order is fixed, so the sums are the same every time.
@@ -38,7 +38,7 @@ def sweep_tiles(
     offsets: NDArray[np.int64],
     width: int,
     contributions: NDArray[np.floating[Any]],
-    sums: NDArray[np.float64],
+    sums: NDArray[np.floating[Any]],
 ) -> None:
     """Sweep the stripe's edges ``first_edge`` to ``first_edge + packed.size``.
 
@@ -74,28 +74,35 @@ def sweep_tiles(
 
 
 @kernel
-def spread_ranks(ranks: NDArray[np.float64], degrees: NDArray[np.uint32], contributions: NDArray[Any]) -> None:
-    """contributions = ranks / outdegree; a dangling node contributes nothing along edges."""
+def spread_ranks(ranks: NDArray[np.float64], degrees: NDArray[np.uint32], contributions: NDArray[Any]) -> float:
+    """contributions = ranks / outdegree; a dangling node contributes nothing along edges. Returns the dangling mass."""
+    dangling = 0.0
     for i in range(ranks.size):
-        contributions[i] = ranks[i] / degrees[i] if degrees[i] else 0.0
+        if degrees[i]:
+            contributions[i] = ranks[i] / degrees[i]
+        else:
+            contributions[i] = 0.0
+            dangling += ranks[i]
+    return dangling
 
 
 @kernel
 def finish_range(
     ranks: NDArray[np.float64],
-    sums: NDArray[np.float64],
+    sums: NDArray[np.floating[Any]],
     reset: NDArray[np.float64],
     degrees: NDArray[np.uint32],
-    damping: float,
-    constant: float,
-    reset_share: float,
+    contributions: NDArray[np.floating[Any]],
+    weights: tuple[float, float, float],
     partial: NDArray[np.float64],
 ) -> None:
-    """Turn the sums of some rows into their new ranks and add up what the driver needs to go on.
+    """Turn the sums of some rows into their new ranks, all in one pass: it is bound by the bytes of its vectors.
 
-    new = damping * sum + constant + reset_share * reset; ``reset`` is empty where r = 1/N, which is in ``constant``.
-    ``partial`` becomes L1 and squared L2 change, dangling mass and total of the new ranks.
+    ``weights`` are damping, constant and reset share: new = damping * sum + constant + reset share * reset, where
+    ``reset`` is empty if r = 1/N, which is then in the constant. Contributions are made ready and sums cleared for the
+    next sweep. ``partial`` becomes L1 and squared L2 change, dangling mass and total of the new ranks.
     """
+    damping, constant, reset_share = weights
     l1 = l2 = dangling = total = 0.0
     for i in range(ranks.size):
         new = damping * sums[i] + constant
@@ -105,7 +112,10 @@ def finish_range(
         l1 += abs(change)
         l2 += change * change
         total += new
-        if degrees[i] == 0:
+        if degrees[i]:
+            contributions[i] = new / degrees[i]
+        else:
             dangling += new
-        sums[i] = new
+        ranks[i] = new
+        sums[i] = 0.0
     partial[L1], partial[L2], partial[DANGLING], partial[TOTAL] = l1, l2, dangling, total

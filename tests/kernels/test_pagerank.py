@@ -111,7 +111,8 @@ def test_offsets_and_first_edge_pass_two_to_the_31(dtype):
 def test_a_node_spreads_its_rank_over_its_edges_and_a_dangling_one_keeps_it(nodes, dtype):
     ranks, degrees = np.array([rank for rank, _ in nodes]), np.array([degree for _, degree in nodes], np.uint32)
     contributions = np.full(len(nodes), 9, dtype)
-    spread_ranks(ranks, degrees, contributions)
+    dangling = spread_ranks(ranks, degrees, contributions)
+    assert math.isclose(dangling, math.fsum(rank for rank, degree in nodes if degree == 0), rel_tol=1e-12)
     wanted = [rank / degree if degree else 0.0 for rank, degree in nodes]
     assert contributions.tolist() == np.array(wanted).astype(dtype).tolist()
 
@@ -129,22 +130,28 @@ def test_degrees_past_an_int32_are_not_negative():
     ),
     with_reset=st.booleans(),
     numbers=st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)),
+    dtype=st.sampled_from([np.float32, np.float64]),
 )
-def test_new_ranks_and_each_partial_sum_are_as_by_hand(rows, with_reset, numbers):
+def test_new_ranks_and_each_partial_sum_are_as_by_hand(rows, with_reset, numbers, dtype):
     damping, constant, reset_share = numbers
     ranks, sums, reset = (np.array([row[i] for row in rows]) for i in range(3))
     degrees = np.array([row[3] for row in rows], np.uint32)
     before = ranks.copy()
-    wanted = damping * sums + constant + (reset_share * reset if with_reset else 0.0)
+    sums = sums.astype(dtype)
+    wanted = damping * sums.astype(np.float64) + constant + (reset_share * reset if with_reset else 0.0)
     partial = np.full(4, 99.0)
-    finish_range(ranks, sums, reset if with_reset else np.empty(0), degrees, damping, constant, reset_share, partial)
-    np.testing.assert_array_equal(ranks, before)
-    np.testing.assert_allclose(sums, wanted, rtol=1e-14, atol=1e-300)
-    change = sums - before
+    contributions = np.zeros(len(rows), dtype)
+    finish_range(ranks, sums, reset if with_reset else np.empty(0), degrees, contributions, numbers, partial)
+    np.testing.assert_allclose(ranks, wanted, rtol=1e-14, atol=1e-300)
+    assert not sums.any()
+    spread = np.zeros(len(rows), dtype)
+    assert spread_ranks(ranks, degrees, spread) == partial[DANGLING]
+    assert spread.tobytes() == contributions.tobytes()
+    change = ranks - before
     assert math.isclose(partial[L1], math.fsum(abs(change)), rel_tol=1e-12)
     assert math.isclose(partial[L2], math.fsum(change * change), rel_tol=1e-12)
-    assert math.isclose(partial[DANGLING], math.fsum(sums[degrees == 0]), rel_tol=1e-12)
-    assert math.isclose(partial[TOTAL], math.fsum(sums), rel_tol=1e-12)
+    assert math.isclose(partial[DANGLING], math.fsum(ranks[degrees == 0]), rel_tol=1e-12)
+    assert math.isclose(partial[TOTAL], math.fsum(ranks), rel_tol=1e-12)
 
 
 def test_the_twin_gives_the_ranks_of_a_star_known_by_hand():

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
+from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.run.memory import MemoryBudget
 from ecgl_scale.select import diversity, journal
 from ecgl_scale.select.columns import DenseColumns, SparseColumns
 from ecgl_scale.select.diversity import rank_diversity
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
-from ecgl_scale.store.features.dense import DenseLayout
+from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.sources.npz import open_npz_source
@@ -124,25 +124,42 @@ def test_a_small_budget_is_refused_with_one_that_works(graphs, kind):
 
 
 def test_slices_are_as_wide_as_the_budget_allows(graphs, monkeypatch):
-    block, column = 40_000, 3000 * 4
-    monkeypatch.setattr(DenseLayout, "block_bytes", block)
+    readers, column = 2 * 20_000, 3000 * 4
+    monkeypatch.setattr(DenseFeatures, "span_bytes", lambda self, num_rows: 20_000)
     columns = DenseColumns(graphs["dense"][0].features)
 
-    def widths(columns_that_fit, buffers):
-        budget = MemoryBudget(1000 + columns_that_fit * column + buffers * block, "test")
+    def widths(columns_that_fit, read_bytes):
+        budget = MemoryBudget(1000 + columns_that_fit * column + read_bytes, "test")
         starts = columns.plan(budget, 1000, 3000, 2, 0)
         assert (starts[0], starts[-1]) == (0, 52)
         return np.diff(starts).tolist()
 
     assert widths(52, 0) == [52]
-    assert widths(4, 1) == [4] * 13
-    assert widths(15, 1) == [12, 12, 12, 12, 4]
-    assert widths(20, 1) == [16, 16, 16, 4]
-    assert columns._num_buffers == 2
-    assert widths(16, 1) == [16, 16, 16, 4]
-    assert columns._num_buffers == 1
+    assert widths(4, readers) == [4] * 13
+    assert widths(15, readers) == [12, 12, 12, 12, 4]
+    assert widths(16, readers - 1) == [12, 12, 12, 12, 4]
+    assert widths(20, readers) == [16, 16, 16, 4]
     with pytest.raises(DoesNotFitError):
-        widths(3, 1)
+        widths(3, readers)
+
+
+def test_columns_read_again_from_the_page_cache_are_those_read_first(graphs):
+    graph, x = graphs["dense"]
+    columns = DenseColumns(graph.features)
+    for first, stop in ((0, 8), (8, 20), (48, 52)):
+        columns.load(first, stop, threads=2)
+        np.testing.assert_array_equal(columns._held, x[:, first:stop])
+
+
+def test_damage_is_found_when_columns_are_first_read(tmp_path):
+    graph = GraphStore.from_edge_index(np.array([[0], [1]]), np.ones((40, 8), np.float32), path=tmp_path / "g")
+    shard = tmp_path / "g" / "features.zarr" / "c.0.0"
+    assert graph.features is not None
+    content = bytearray(shard.read_bytes())
+    content[3] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(CorruptStoreError, match="differs from the manifest"):
+        DenseColumns(graph.features).load(0, 4, threads=1)
 
 
 def test_sparse_slices_hold_no_more_values_than_fit(graphs):

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, UsageError
 from ecgl_scale.run.events import BlockFinished, StageStarted
 from ecgl_scale.run.memory import own_memory_bytes
-from ecgl_scale.select import pagerank, tile_stream
-from ecgl_scale.select.pagerank import PageRankSettings, out_degrees, planned_bytes, rank_importance
+from ecgl_scale.select import tile_stream
+from ecgl_scale.select.pagerank import EXACT_NODES, PageRankSettings, out_degrees, planned_bytes, rank_importance
 from ecgl_scale.store import graph as graph_module
 from ecgl_scale.store.edges import plan as edge_plan
 from ecgl_scale.store.edges.plan import BuildOptions
@@ -242,16 +242,25 @@ def test_pages_that_were_just_read_are_resident(tmp_path):
 # --- precision
 
 
-def test_float32_contributions_are_within_1e_8(wide, monkeypatch):
+def test_float32_sums_are_within_1e_7_of_each_rank_and_reach_1e_8(wide):
     exact = rank_importance(wide, settings=PageRankSettings(tol=1e-10, max_iter=300)).ranks
-    monkeypatch.setattr(pagerank, "EXACT_NODES", 0)
-    rounded = rank_importance(wide, settings=PageRankSettings(tol=1e-9))
+    single = PageRankSettings(precision="float32")
+    rounded = rank_importance(wide, settings=single)
     assert rounded.converged
     error = abs(rounded.ranks - exact)
     assert 0 < error.max() < 1e-8
-    # All errors together are more than that: a node's contribution is rounded once for all its edges.
-    assert error.sum() < 2**-24 / (1 - 0.85)
-    assert bits(wide, threads=1) == bits(wide, threads=3)
+    assert error.sum() < 4 * 2**-24 / (1 - 0.85)
+    assert {rank_importance(wide, settings=single, threads=n).ranks.tobytes() for n in (1, 3)} == {
+        rounded.ranks.tobytes()
+    }
+
+
+def test_precision_follows_the_size_unless_it_is_chosen():
+    auto = PageRankSettings()
+    assert [auto.precision_for(n) for n in (1, EXACT_NODES, EXACT_NODES + 1)] == ["float64", "float64", "float32"]
+    assert PageRankSettings(precision="float64").precision_for(EXACT_NODES + 1) == "float64"
+    with pytest.raises(UsageError, match="float16"):
+        PageRankSettings(precision="float16")
 
 
 # --- stopping
@@ -369,12 +378,15 @@ def test_a_budget_below_the_need_is_refused_with_one_that_works(wide):
 
 
 def test_the_plan_counts_vectors_by_whole_ranges():
-    with_reset = planned_bytes(65_537, with_reset=True, threads=1)
-    without = planned_bytes(65_537, with_reset=False, threads=1)
+    auto = PageRankSettings()
+    with_reset = planned_bytes(65_537, auto, with_reset=True, threads=1)
+    without = planned_bytes(65_537, auto, with_reset=False, threads=1)
     assert with_reset - without == 2 * 65_536 * 8
-    assert planned_bytes(65_537, with_reset=False, threads=2) - without == 2 * 16 * MIB
-    above = planned_bytes((1 << 22) + 65_536, with_reset=False, threads=1)
-    assert above - planned_bytes((1 << 22) + 1, with_reset=False, threads=1) == 0
+    assert planned_bytes(65_537, auto, with_reset=False, threads=2) - without == 2 * 16 * MIB
+    single = planned_bytes(65_537, PageRankSettings(precision="float32"), with_reset=False, threads=1)
+    assert without - single == 2 * 65_536 * 8
+    above = planned_bytes((1 << 22) + 65_536, auto, with_reset=False, threads=1)
+    assert above - planned_bytes((1 << 22) + 1, auto, with_reset=False, threads=1) == 0
 
 
 def test_a_ranking_stays_within_its_plan(wide):
@@ -385,7 +397,7 @@ def test_a_ranking_stays_within_its_plan(wide):
     held = own_memory_bytes()
     with PeakSampler(0.001) as sampler:
         rank_importance(wide, reset=reset, threads=2)
-    assert sampler.peak_bytes - held <= planned_bytes(wide.num_nodes, with_reset=True, threads=2)
+    assert sampler.peak_bytes - held <= planned_bytes(wide.num_nodes, PageRankSettings(), with_reset=True, threads=2)
 
 
 # --- damaged stores

@@ -13,6 +13,7 @@ chunk, so a gather checks what it reads without reading the rest of the file.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -100,28 +101,82 @@ class DenseFeatures:
         elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
             where = f"{out.dtype} {out.shape}"
             raise UsageError("this array cannot take the block", where=where, expected=f"{self.dtype} {shape}")
-        path = self.directory / layout.shard_name(block)
         rows_bytes = out.reshape(-1).view(np.uint8)
         padding = np.empty(layout.num_chunks(block) * layout.chunk_bytes - rows_bytes.size, np.uint8)
-        crcs = np.empty(layout.num_chunks(block), "<u4")
+        self._read_chunks(block, 0, layout.num_chunks(block), rows_bytes, padding)
+        return out
+
+    def span_buffer(self, num_rows: int) -> NDArray[np.uint8]:
+        """Memory for ``read_span`` of at most ``num_rows`` rows: the chunks that hold them, wherever they begin."""
+        return aligned_bytes(self.span_bytes(num_rows))
+
+    def span_bytes(self, num_rows: int) -> int:
+        """Size of ``span_buffer(num_rows)``."""
+        touched = min(-(-num_rows // self.layout.rows_per_chunk) + 1, -(-self.num_rows // self.layout.rows_per_chunk))
+        return touched * self.layout.chunk_bytes
+
+    def read_span(self, start: int, stop: int, buffer: NDArray[np.uint8]) -> FloatArray:
+        """Rows ``start`` to ``stop``, as a view of ``buffer``; for whoever works on rows while they are in cache."""
+        layout = self.layout
+        first_row = start // layout.rows_per_chunk * layout.rows_per_chunk
+        filled = 0
+        for block in self._blocks[start // layout.rows_per_block : -(-stop // layout.rows_per_block)]:
+            first = (max(start, block.start) - block.start) // layout.rows_per_chunk
+            end = -(-(min(stop, block.stop) - block.start) // layout.rows_per_chunk)
+            size = (end - first) * layout.chunk_bytes
+            self._read_chunks(block, first, end, buffer[filled : filled + size], buffer[:0])
+            filled += size
+        rows = buffer[:filled].view(self.dtype).reshape(-1, self.num_features)
+        return rows[start - first_row : stop - first_row]
+
+    def mapped_chunks(self, block: Block) -> Iterator[tuple[int, FloatArray]]:
+        """First row and rows of each chunk of a block where they lie in the page cache, NOT checked.
+
+        For whoever reads a block again that was checked at its first reading, and wants little of each row.
+        """
+        layout, path = self.layout, self.directory / self.layout.shard_name(block)
+        with open_expected(path, self._files[block.index]):
+            mapped = np.memmap(path, np.uint8, mode="r")
+        for chunk, start in enumerate(range(block.start, block.stop, layout.rows_per_chunk)):
+            data = mapped[chunk * self._stored_bytes :][: layout.chunk_bytes].view(self.dtype)
+            yield start, data.reshape(-1, self.num_features)[: block.stop - start]
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Ask the system to read these rows meanwhile."""
+        layout = self.layout
+        for block in self._blocks[start // layout.rows_per_block : -(-stop // layout.rows_per_block)]:
+            first = (max(start, block.start) - block.start) // layout.rows_per_chunk
+            end = -(-(min(stop, block.stop) - block.start) // layout.rows_per_chunk)
+            path = self.directory / layout.shard_name(block)
+            with open_expected(path, self._files[block.index]) as descriptor:
+                offset, size = first * self._stored_bytes, (end - first) * self._stored_bytes
+                os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def _read_chunks(
+        self, block: Block, first_chunk: int, end_chunk: int, out: NDArray[np.uint8], padding: NDArray[np.uint8]
+    ) -> None:
+        """Chunks of a block to ``out``, checked; what the last is longer than ``out`` goes to ``padding``."""
+        chunk_bytes = self.layout.chunk_bytes
+        path = self.directory / self.layout.shard_name(block)
+        crcs = np.empty(end_chunk - first_chunk, "<u4")
         with open_expected(path, self._files[block.index]) as descriptor:
-            table = self._table(block, descriptor, path)
+            table = self._table(block, descriptor, path)[first_chunk:end_chunk]
             for first in range(0, table.size, self._chunks_per_read):
                 end = min(first + self._chunks_per_read, table.size)
                 # Straight to their places: one call puts the chunks side by side and the crcs between them aside.
                 buffers = []
                 for chunk in range(first, end):
-                    buffers.append(rows_bytes[chunk * layout.chunk_bytes :][: layout.chunk_bytes])
+                    buffers.append(out[chunk * chunk_bytes :][:chunk_bytes])
                     buffers += [padding] if chunk == table.size - 1 else []
                     buffers.append(crcs[chunk : chunk + 1].view(np.uint8))
-                whole = read_exactly(descriptor, buffers, first * self._stored_bytes)
-                found = crc32c_of(rows_bytes[first * layout.chunk_bytes : end * layout.chunk_bytes])
+                whole = read_exactly(descriptor, buffers, (first_chunk + first) * self._stored_bytes)
+                found = crc32c_of(out[first * chunk_bytes : end * chunk_bytes])
                 if end == table.size and padding.size:
                     found = crc32c_of(padding, found)
                 wanted = join_crc32c(table[first:end], self._shifts[: end - first])
                 if not whole or found != wanted or (crcs[first:end] != table[first:end]).any():
-                    raise corrupt(path, f"differs from the manifest in chunks {first} to {end - 1}")
-        return out
+                    where = f"chunks {first_chunk + first} to {first_chunk + end - 1}"
+                    raise corrupt(path, f"differs from the manifest in {where}")
 
     def buffers(self, count: int = 3) -> list[FloatArray]:
         """Memory for ``stream(into=...)``. Memory: ``count * block_bytes``."""
