@@ -1,0 +1,174 @@
+"""The config of a run, read from YAML and checked as a whole; its keys are in ``config_sections`` and ``RunConfig``.
+
+A value is taken from the command line, else from the file, else from the preset, else from the defaults. All keys
+are explicit after loading, and nothing changes afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from ecgl_scale.errors import UsageError
+from ecgl_scale.run.config_errors import usage_error
+from ecgl_scale.run.config_sections import (
+    BankConfig,
+    InferConfig,
+    LearnConfig,
+    RankConfig,
+    Section,
+    Size,
+    TasksConfig,
+    values,
+)
+from ecgl_scale.run.config_yaml import dump_yaml, read_mapping, set_keys
+from ecgl_scale.run.presets import DEFAULT_PRESET, PRESETS
+from ecgl_scale.units import parse_bytes
+
+__all__ = [
+    "NOT_IN_DIGEST",
+    "BankConfig",
+    "InferConfig",
+    "LearnConfig",
+    "RankConfig",
+    "RunConfig",
+    "TasksConfig",
+    "config_from_mapping",
+    "load_config",
+]
+
+NOT_IN_DIGEST = (
+    "memory",
+    "threads",
+    "cache",
+    "learn.block_rows",
+    "learn.device",
+    "infer.backend",
+    "infer.partitioner",
+    "infer.partitions",
+)
+"""Keys that say where and how to compute, not what: a result changes by rounding at most."""
+
+_MAX_SEED = 2**63 - 1  # torch and numpy both take it
+
+
+def _checked_path(given: object) -> object:
+    if isinstance(given, str) and (not given.strip() or "\0" in given):
+        raise ValueError("not a path")
+    return given
+
+
+def _checked_memory(given: object) -> object:
+    text = str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+    if not isinstance(text, str):
+        return text
+    try:
+        num_bytes = parse_bytes(text)
+    except UsageError as error:
+        raise ValueError("not a size") from error  # what it may be is told with the key's name
+    if num_bytes < 1:
+        raise ValueError("no memory at all")
+    return text
+
+
+_Path = Annotated[Path, BeforeValidator(_checked_path), Field(strict=False)]
+_Memory = Annotated[str, BeforeValidator(_checked_memory)]
+
+
+class RunConfig(Section):
+    """A whole run. Build one with ``load_config`` or ``config_from_mapping``, which explain what is wrong."""
+
+    store: _Path = Field(
+        description="The graph, as `ecgl ingest` or `ecgl generate` made it.", json_schema_extra=values("path")
+    )
+    method: Literal["ecgl", "finetune", "joint"] = Field(
+        default="ecgl",
+        description="E-CGL; `finetune` forgets freely (lower bound); `joint` keeps all data (upper bound).",
+    )
+    preset: Literal["paper", "reference", "plus"] = Field(
+        default="plus", description="Values for the keys under Presets."
+    )
+    setting: Literal["task-il", "class-il"] = Field(
+        default="class-il", description="Predict among the task's own classes, or among all seen so far."
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        le=_MAX_SEED,
+        description="Of split, weights and batches.",
+        json_schema_extra=values("integer >= 0"),
+    )
+    memory: _Memory | None = Field(
+        default=None,
+        description="What the run may use in all. `null`: 80 % of the tightest limit around the process.",
+        json_schema_extra=values("a size such as `512MiB` or `8GiB`, or `null`"),
+    )
+    threads: Size | None = Field(default=None, description="Threads that read and compute. `null`: one a core.")
+    cache: _Path | None = Field(
+        default=None,
+        description="Folder where task graphs are kept for later runs. `null`: inside the run's own.",
+        json_schema_extra=values("path or `null`"),
+    )
+    tasks: TasksConfig = TasksConfig()
+    learn: LearnConfig = LearnConfig()
+    bank: BankConfig = BankConfig()
+    rank: RankConfig = RankConfig()
+    infer: InferConfig = InferConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, given: object) -> object:
+        if not isinstance(given, Mapping):
+            return given
+        name = given.get("preset", DEFAULT_PRESET)
+        preset = PRESETS.get(name, {}) if isinstance(name, str) else {}
+        filled = dict(given)
+        for section in ("tasks", "learn", "bank", "rank", "infer"):
+            own = filled.get(section)
+            own = {} if own is None else own  # `learn:` with all its lines commented out
+            filled[section] = {**preset.get(section, {}), **own} if isinstance(own, Mapping) else own
+        return filled
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Every key as plain values, named as in a file."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def to_yaml(self) -> str:
+        """Every key as YAML; loading it gives an equal config."""
+        return dump_yaml(self.to_mapping())
+
+    def digest(self) -> str:
+        """sha256 of every key but those in ``NOT_IN_DIGEST``: runs with the same digest give the same results."""
+        mapping = self.to_mapping()
+        for key in NOT_IN_DIGEST:
+            section, _, name = key.rpartition(".")
+            del (mapping[section] if section else mapping)[name]
+        return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML file, set keys as in ``learn.epochs=50`` (values are YAML), fill in the preset and check it all.
+
+    Raises
+    ------
+    UsageError
+        No such file, no YAML, an unknown key (with the nearest one), a value of the wrong type or out of range,
+        values that contradict each other.
+    """
+    return config_from_mapping(read_mapping(Path(path)), overrides=overrides, where=path)
+
+
+def config_from_mapping(
+    mapping: Mapping[str, Any], *, overrides: Sequence[str] = (), where: object = None
+) -> RunConfig:
+    """Do the same with a mapping of what the file would hold; ``where`` is named in errors."""
+    given, origins = set_keys(mapping, overrides)
+    try:
+        return RunConfig.model_validate(given)
+    except ValidationError as error:
+        raise usage_error(error, RunConfig.model_json_schema(), where=where, origins=origins) from error

@@ -1,0 +1,520 @@
+"""Configs: where a value comes from, what is refused and in which words, and that a resolved one loads as itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ecgl_scale.errors import UsageError
+from ecgl_scale.run.config import NOT_IN_DIGEST, RunConfig, config_from_mapping, load_config
+from ecgl_scale.run.config_docs import configuration_table, update_page
+from ecgl_scale.run.config_errors import keys_of
+from ecgl_scale.run.config_yaml import dump_yaml, parse_yaml
+from ecgl_scale.run.presets import PRESETS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "configuration.md"
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+MINIMAL = {"store": "graph.ecgl"}
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def every_key() -> list[str]:
+    sections = keys_of(RunConfig.model_json_schema())
+    return [f"{section}.{key}" if section else key for section, keys in sections.items() for key in keys]
+
+
+def value_of(config: RunConfig, key: str) -> Any:
+    section, _, name = key.rpartition(".")
+    mapping = config.to_mapping()
+    return (mapping[section] if section else mapping)[name]
+
+
+def refused(mapping: dict[str, Any], *overrides: str) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        config_from_mapping(mapping, overrides=overrides, where="run.yaml")
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+# Where a value comes from
+
+
+def test_the_contract_of_the_interface_loads(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+store: arxiv.ecgl
+method: ecgl
+preset: plus
+setting: class-il
+seed: 0
+memory: 8GiB
+tasks:  {kind: class, classes_per_task: 4, column: null, split: seeded, fractions: [0.6, 0.2, 0.2],
+         inter_task_edges: false, eval_scope: task}
+learn:  {hidden: [256], encoder: gcn, train_as: mlp, features: raw, epochs: 200, lr: 0.005, weight_decay: 0.0005,
+         lambda: 1.0, balance: unified, batching: full, batch_rows: 8000, device: auto}
+bank:   {budget: 3000, diversity_ratio: 0.25, importance: true, diversity: true, quota: class, select: ecgl}
+rank:   {damping: 0.85, gamma: null, tol: 1.0e-8, max_iter: 100, dangling: uniform, features: raw}
+infer:  {backend: auto, norm: sym, partitioner: contiguous, partitions: auto}
+""",
+    )
+    config = load_config(path)
+    assert (config.store, config.memory, config.tasks.classes_per_task) == (Path("arxiv.ecgl"), "8GiB", 4)
+    assert (config.learn.hidden, config.learn.lambda_, config.rank.tol) == ((256,), 1.0, 1e-8)
+    plain = config_from_mapping({**MINIMAL, "store": "arxiv.ecgl", "memory": "8GiB"}, overrides=["bank.budget=3000"])
+    assert config.learn == plain.learn
+    assert config.bank == plain.bank
+
+
+def test_the_defaults_are_those_of_the_preset_plus() -> None:
+    given = config_from_mapping(MINIMAL)
+    assert given.preset == "plus"
+    for section, values in PRESETS["plus"].items():
+        model = type(getattr(given, section))
+        assert getattr(given, section) == model()
+        assert values.keys() <= model.model_fields.keys()
+    assert RunConfig(store=Path("graph.ecgl")) == given
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_fills_in_what_is_not_given(name: str) -> None:
+    config = config_from_mapping({**MINIMAL, "preset": name})
+    for section, values in PRESETS[name].items():
+        for key, value in values.items():
+            assert value_of(config, f"{section}.{key}") == value
+    assert PRESETS[name].keys() == PRESETS["plus"].keys()
+    assert all(PRESETS[name][section].keys() == PRESETS["plus"][section].keys() for section in PRESETS[name])
+
+
+def test_the_presets_differ_as_the_protocol_says() -> None:
+    paper, reference = (config_from_mapping({**MINIMAL, "preset": name}) for name in ("paper", "reference"))
+    assert (paper.learn.balance, paper.learn.reduction, paper.bank.quota) == ("none", "sum", "none")
+    assert (paper.infer.norm, paper.rank.features, paper.rank.dangling) == ("sym", "raw", "uniform")
+    assert (reference.learn.balance, reference.learn.replay_slice, reference.learn.init) == (
+        "reference",
+        "seen",
+        "kaiming",
+    )
+    assert (reference.infer.norm, reference.rank.features, reference.rank.dangling) == ("sum", "logits", "reset")
+    assert (reference.rank.norm, reference.rank.tol, reference.rank.max_iter) == ("l2", 1e-10, 1000)
+
+
+def test_a_given_key_wins_over_the_preset_wherever_the_preset_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "learn: {balance: task, reduction: mean}\nstore: a\nrank: {tol: 1e-3}\npreset: paper\n")
+    config = load_config(path)
+    assert (config.learn.balance, config.rank.tol, config.bank.quota) == ("task", 1e-3, "none")
+    other = load_config(path, ["preset=reference", "rank.norm=l1"])
+    assert (other.learn.balance, other.rank.norm, other.rank.features) == ("task", "l1", "logits")
+
+
+def test_overrides_win_over_the_file_and_the_last_one_over_the_others(tmp_path: Path) -> None:
+    path = write(tmp_path, "store: a.ecgl\nlearn:\n  epochs: 5\n  lr: 0.1\n")
+    config = load_config(
+        path,
+        [
+            "learn.epochs=6",
+            "learn.epochs=7",
+            "learn.lambda=1e-1",
+            "learn.hidden=[8, 4]",
+            "learn.features=propagated:2",
+            "bank.importance=false",
+            "memory=2GiB",
+            "tasks={kind: time, column: year}",
+            "store=b.ecgl",
+            "infer.partitions=3",
+            "rank.gamma=",
+        ],
+    )
+    assert (config.learn.epochs, config.learn.lr, config.learn.lambda_) == (7, 0.1, 0.1)
+    assert (config.learn.hidden, config.learn.num_hops, config.bank.importance) == ((8, 4), 2, False)
+    assert (config.memory, config.tasks.column, config.store) == ("2GiB", "year", Path("b.ecgl"))
+    assert (config.infer.partitions, config.rank.gamma) == (3, None)
+
+
+def test_an_override_leaves_the_given_mapping_alone() -> None:
+    mapping = {**MINIMAL, "learn": {"epochs": 5}}
+    config_from_mapping(mapping, overrides=["learn.epochs=6", "learn.lr=1"])
+    assert mapping == {**MINIMAL, "learn": {"epochs": 5}}
+
+
+def test_an_empty_section_is_like_a_missing_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "store: graph.ecgl\nlearn:\n#  epochs: 5\ntasks:\n")
+    assert load_config(path) == config_from_mapping(MINIMAL)
+    assert load_config(path, ["learn.epochs=3"]).learn.epochs == 3
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1E-3", "+1e-3", "1.e-3", ".1e-2", "0.001", "10e-4", "1_0e-4"])
+def test_a_number_with_an_exponent_is_a_number(text: str, tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, f"store: a\nlearn: {{lr: {text}}}")).learn.lr == pytest.approx(1e-3)
+    assert config_from_mapping(MINIMAL, overrides=[f"learn.lr={text}"]).learn.lr == pytest.approx(1e-3)
+
+
+def test_memory_may_be_a_plain_number_of_bytes() -> None:
+    assert config_from_mapping({**MINIMAL, "memory": 1 << 30}).memory == str(1 << 30)
+
+
+def test_a_config_cannot_be_changed() -> None:
+    config = config_from_mapping(MINIMAL)
+    with pytest.raises(ValueError, match="frozen"):
+        config.learn.epochs = 3  # type: ignore[misc]
+    assert hash(config) == hash(config_from_mapping(MINIMAL))
+
+
+# The resolved config
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_resolved_config_has_every_key_and_loads_as_itself(preset: str, tmp_path: Path) -> None:
+    config = config_from_mapping(
+        {**MINIMAL, "preset": preset, "threads": 2, "cache": "a b/c", "tasks": {"class_order": [2, 0, 1]}}
+    )
+    text = config.to_yaml()
+    resolved = parse_yaml(text, where="text")
+    assert load_config(write(tmp_path, text)) == config
+    found = {f"{top}.{key}" for top, inner in resolved.items() if isinstance(inner, dict) for key in inner}
+    assert found | {top for top, inner in resolved.items() if not isinstance(inner, dict)} == set(every_key())
+
+
+@given(
+    store=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.strip),
+    column=st.one_of(
+        st.text(min_size=1), st.sampled_from(["1e3", "null", "no", "12", "2020-01-01", "-.5E+7", "<<", "~"])
+    ),
+    tol=st.floats(0, 1e300),
+    lr=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    seed=st.integers(0, 2**63 - 1),
+    hidden=st.lists(st.integers(1, 2**40), max_size=4),
+)
+def test_any_value_survives_yaml(store: str, column: str, tol: float, lr: float, seed: int, hidden: list[int]) -> None:
+    config = config_from_mapping(
+        {
+            "store": store,
+            "seed": seed,
+            "tasks": {"kind": "time", "column": column},
+            "rank": {"tol": tol},
+            "learn": {"lr": lr, "hidden": hidden},
+        }
+    )
+    assert config_from_mapping(parse_yaml(config.to_yaml(), where="text")) == config
+
+
+def test_the_digest_is_of_what_changes_results() -> None:
+    plain = config_from_mapping(MINIMAL)
+    same = ["memory=3GiB", "threads=7", "cache=there", "learn.block_rows=9", "learn.device=cpu", "infer.backend=torch"]
+    same += ["infer.partitioner=ldg", "infer.partitions=5"]
+    assert {text.partition("=")[0] for text in same} == set(NOT_IN_DIGEST)
+    assert config_from_mapping(MINIMAL, overrides=same).digest() == plain.digest()
+    assert len(plain.digest()) == 64
+    others = ["store=b", "method=joint", "preset=paper", "setting=task-il", "seed=1", "learn.lambda=0.5", "rank.tol=0"]
+    others += ["tasks.classes_per_task=3", "bank.refill=false", "infer.norm=mean", "learn.hidden=[256, 256]"]
+    digests = {config_from_mapping(MINIMAL, overrides=[text]).digest() for text in others}
+    assert len(digests | {plain.digest()}) == len(others) + 1
+
+
+def test_the_digest_does_not_depend_on_how_a_value_was_written() -> None:
+    one = config_from_mapping({**MINIMAL, "learn": {"lambda": 1, "lr": 0.005}})
+    other = config_from_mapping({"learn": {"lr": 5e-3}, "preset": "plus", **MINIMAL})
+    assert one.digest() == other.digest()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("learn.epoch", "learn.epochs"),
+        ("learn.lamda", "learn.lambda"),
+        ("learn.lambda_", "learn.lambda"),
+        ("learns.epochs", "learn"),
+        ("epochs", "learn.epochs"),
+        ("epoch", "learn.epochs"),
+        ("bank.damping", "rank.damping"),
+        ("stores", "store"),
+        ("norm", "rank.norm or infer.norm"),
+    ],
+)
+def test_an_unknown_key_is_named_in_full_with_the_nearest_one(key: str, near: str) -> None:
+    error = refused(MINIMAL, f"{key}=1")
+    top = key.partition(".")[0]
+    assert error.what.startswith("there is no key " + (top if top == "learns" else key))
+    assert error.fix == f"did you mean {near}?"
+    assert error.where == f"--set {key}=1"
+
+
+def test_an_unknown_key_unlike_any_other_gets_the_list() -> None:
+    error = refused({**MINIMAL, "rank": {"zzz": 1}})
+    assert (error.what, error.where, error.fix) == ("there is no key rank.zzz", "run.yaml", None)
+    assert error.expected is not None
+    assert error.expected.startswith("in rank: damping, gamma")
+
+
+def test_a_key_that_is_no_text_is_unknown() -> None:
+    assert refused({**MINIMAL, 5: 1}).what == "there is no key 5"  # type: ignore[dict-item]
+    assert "learn.5" in refused({**MINIMAL, "learn": {5: 1}}).what
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("learn.epochs=0", "integer >= 1"),
+        ("learn.epochs=2.5", "integer >= 1"),
+        ("learn.epochs='5'", "integer >= 1"),
+        ("learn.epochs=true", "integer >= 1"),
+        ("learn.epochs=", "integer >= 1"),
+        ("learn.lr=0", "number > 0"),
+        ("learn.lr=fast", "number > 0"),
+        ("learn.lr=.nan", "number > 0"),
+        ("learn.lr=.inf", "number > 0"),
+        ("learn.dropout=1", "number >= 0 and < 1"),
+        ("learn.lambda=-1", "number >= 0"),
+        ("learn.hidden=256", "list of integers >= 1"),
+        ("learn.hidden=[0]", "list of integers >= 1"),
+        ("learn.features=propagated", "raw or propagated:K with K from 1 to 99"),
+        ("learn.features=propagated:0", "raw or propagated:K with K from 1 to 99"),
+        ("learn.device=gpu", "auto, cpu, cuda or cuda:N"),
+        ("learn.bias=maybe", "true or false"),
+        ("learn.block_rows=0", "integer >= 1 or null"),
+        ("bank.budget=-1", "integer >= 0"),
+        ("bank.diversity_ratio=1.5", "number >= 0 and <= 1"),
+        ("rank.damping=1", "number >= 0 and < 1"),
+        ("rank.gamma=0", "number > 0 or null"),
+        ("infer.partitions=0", "auto or integer >= 1"),
+        ("infer.partitions=many", "auto or integer >= 1"),
+        ("tasks.classes_per_task=1", "integer >= 2"),
+        ("tasks.fractions=[1, 0]", "three numbers from 0 to 1 that sum to 1"),
+        ("tasks.fractions=[0.5, 0.5, 0, 0]", "three numbers from 0 to 1 that sum to 1"),
+        ("tasks.class_order=[-1]", "list of integers >= 0 or null"),
+        ("method=ecg", "ecgl, finetune or joint"),
+        ("preset=best", "paper, reference or plus"),
+        ("preset=[plus]", "paper, reference or plus"),
+        ("setting=both", "task-il or class-il"),
+        ("seed=-1", "integer >= 0"),
+        ("seed=9223372036854775808", "integer >= 0"),
+        ("memory=lots", "a size such as 512MiB or 8GiB, or null"),
+        ("memory=0", "a size such as 512MiB or 8GiB, or null"),
+        ("memory=-5", "a size such as 512MiB or 8GiB, or null"),
+        ("memory=true", "a size such as 512MiB or 8GiB, or null"),
+        ("threads=0", "integer >= 1 or null"),
+        ("store=5", "path"),
+        ("store=''", "path"),
+        ('store="a\\0b"', "path"),
+        ("learn=5", "a section: keys and values"),
+        ("learn=[epochs]", "a section: keys and values"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_it_may_be(override: str, expected: str) -> None:
+    error = refused(MINIMAL, override)
+    key = override.partition("=")[0]
+    assert error.what.split(" ")[0].partition("[")[0] == key
+    assert error.expected == expected
+    assert error.where == f"--set {override}"
+
+
+def test_the_nearest_value_is_offered() -> None:
+    assert refused(MINIMAL, "method=finetuning").fix == "did you mean finetune?"
+    assert refused(MINIMAL, "learn.balance=unfied").fix == "did you mean unified?"
+
+
+def test_the_element_of_a_list_is_named() -> None:
+    assert refused(MINIMAL, "learn.hidden=[8, x]").what == "learn.hidden[1] is 'x'"
+
+
+def test_several_mistakes_are_all_named_and_the_mistyped_key_first() -> None:
+    error = refused({"learn": {"lr": -1, "epoch": 5}, "rank": {"tol": "small"}})
+    assert error.what == "there is no key learn.epoch (also wrong: store, learn.lr, rank.tol)"
+
+
+def test_a_long_value_is_shown_short() -> None:
+    assert len(refused(MINIMAL, f"method={'x' * 1000}").what) < 100
+
+
+def test_the_store_must_be_given() -> None:
+    error = refused({})
+    assert (error.what, error.expected) == ("the key store is missing", "store: path")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["tasks.kind=time"], ["tasks.kind is time", "tasks.column is null"]),
+        (["tasks.column=year"], ["tasks.column is given", "tasks.kind is class"]),
+        (["tasks.kind=time", "tasks.column=year", "tasks.class_order=[1]"], ["tasks.class_order", "time"]),
+        (["tasks.class_order=[1, 2, 1]"], ["tasks.class_order", "twice"]),
+        (["tasks.class_order=[]"], ["tasks.class_order", "empty"]),
+        (["tasks.fractions=[0.5, 0.2, 0.2]"], ["tasks.fractions", "sum to 1"]),
+        (["tasks.fractions=[1.2, -0.1, -0.1]"], ["tasks.fractions", "from 0 to 1"]),
+        (["tasks.fractions=[0.8, 0.2, 0]"], ["tasks.fractions", "tasks.score is test"]),
+        (["tasks.fractions=[0.8, 0, 0.2]", "tasks.score=valid"], ["tasks.fractions", "tasks.score is valid"]),
+        (["bank.budget=0"], ["bank.budget is 0", "bank.quota is class"]),
+        (["learn.train_as=gcn", "learn.batching=minibatch"], ["learn.batching", "learn.train_as is gcn"]),
+        (["learn.reduction=sum"], ["learn.reduction is sum", "learn.balance is unified"]),
+        (["preset=paper", "learn.balance=task"], ["learn.reduction is sum", "learn.balance is task"]),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(overrides: list[str], words: list[str]) -> None:
+    message = str(refused(MINIMAL, *overrides))
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["bank.budget=0", "bank.quota=none"],
+        ["tasks.kind=time", "tasks.column=year"],
+        ["tasks.fractions=[0.8, 0, 0.2]"],
+        ["tasks.fractions=[0.8, 0.2, 0]", "tasks.score=valid"],
+        ["tasks.split=store", "tasks.fractions=[1, 0, 0]"],
+        ["learn.train_as=gcn"],
+        ["learn.hidden=[]"],
+        ["learn.device=cuda:1"],
+        ["bank.importance=false", "bank.diversity=false"],
+    ],
+)
+def test_unusual_values_that_make_sense_are_taken(overrides: list[str]) -> None:
+    config_from_mapping(MINIMAL, overrides=overrides)
+
+
+@pytest.mark.parametrize("override", ["learn.epochs", "=5", "learn.=5", ".epochs=5", "", "learn..epochs=5"])
+def test_an_override_that_is_no_key_and_value_is_refused(override: str) -> None:
+    assert "KEY=VALUE" in str(refused(MINIMAL, override))
+
+
+def test_an_override_inside_a_plain_value_is_refused() -> None:
+    error = refused(MINIMAL, "store.path=a")
+    assert (error.what, error.where) == ("store has no keys inside", "--set store.path=a")
+
+
+def test_an_override_that_is_no_yaml_is_refused() -> None:
+    assert "where: --set learn.hidden=[1, line" in str(refused(MINIMAL, "learn.hidden=[1"))
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("store: a\nlearn: {epochs: 5\n", ["not valid YAML", "line 3"]),
+        ("store: a\n\tseed: 1\n", ["not valid YAML", "line 2"]),
+        ("store: a\nseed: 1\nseed: 2\n", ["'seed' stands here twice", "line 3, column 1"]),
+        ("store: a\nlearn: {lr: 1, lr: 2}\n", ["'lr' stands here twice", "line 2"]),
+        ("store: !!python/object/apply:os.getcwd []\n", ["not valid YAML", "line 1"]),
+        ("store: a\n---\nstore: b\n", ["not valid YAML", "line 2"]),
+        ("? [a]\n: b\n", ["not valid YAML"]),
+        ("store: 2020-13-45\n", ["not valid YAML"]),
+        ("store: a\x01b\n", ["not valid YAML"]),
+        (f"store: a\nseed: {'9' * 5000}\n", ["not valid YAML"]),
+        (f"store: {'[' * 5000}\n", ["not valid YAML"]),
+        (f"store: {'[' * 500}{']' * 500}\n", ["store is [", "expected: path"]),
+        (f"store: {'[' * 1050}{']' * 1050}\n", ["store is nested too deep", "expected: path"]),
+        ("store: &a [*a]\n", ["store is [", "expected: path"]),
+        ("", ["is empty"]),
+        ("# nothing\n", ["is empty"]),
+        ("- store\n", ["holds a list"]),
+        ("store\n", ["holds a str"]),
+    ],
+)
+def test_a_file_that_holds_no_config_is_refused_with_the_place(text: str, words: list[str], tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        load_config(path)
+    message = str(caught.value)
+    assert all(word in message for word in [*words, str(path)]), message
+
+
+def test_a_missing_file_a_folder_and_a_file_of_bytes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such config") as caught:
+        load_config(tmp_path / "none.yaml")
+    assert str(tmp_path / "none.yaml") in str(caught.value)
+    with pytest.raises(UsageError, match="directory"):
+        load_config(tmp_path)
+    (tmp_path / "bytes.yaml").write_bytes(b"store: \xff\xfe")
+    with pytest.raises(UsageError, match="not text"):
+        load_config(tmp_path / "bytes.yaml")
+    (tmp_path / "large.yaml").write_bytes(b"#" * (1 << 21))
+    with pytest.raises(UsageError, match="the config has 2 MiB"):
+        load_config(tmp_path / "large.yaml")
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_bytes(b"\xef\xbb\xbfstore: graph.ecgl\r\nseed: 3\r\n")
+    assert load_config(tmp_path / "run.yaml").seed == 3
+
+
+def test_text_that_looks_like_a_number_is_quoted() -> None:
+    assert parse_yaml(dump_yaml({"a": "1e3", "b": 1e3, "c": "x"}), where="text") == {"a": "1e3", "b": 1e3, "c": "x"}
+
+
+def test_loading_a_config_loads_nothing_heavy() -> None:
+    code = "import sys, json, ecgl_scale.run.config; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert {"torch", "dgl", "zarr", "dask", "numba", "numpy", "pyarrow"} & set(json.loads(done.stdout)) == set()
+
+
+# The configs and the page that come with the project
+
+
+def test_there_is_a_config_for_each_known_graph() -> None:
+    assert {"demo", "corafull", "arxiv", "reddit", "products", "papers100m"} <= {path.stem for path in CONFIGS}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_each_config_of_the_project_loads(path: Path) -> None:
+    config = load_config(path)
+    assert (config.store, config.method, config.preset) == (Path(f"{path.stem}.ecgl"), "ecgl", "plus")
+    for preset in PRESETS:
+        load_config(path, [f"preset={preset}", "setting=task-il"])
+
+
+@pytest.mark.parametrize(
+    ("name", "classes_per_task", "budget"),
+    [("corafull", 5, 1000), ("arxiv", 4, 3000), ("reddit", 4, 5000), ("products", 2, 5000), ("papers100m", 10, 5000)],
+)
+def test_the_configs_have_the_papers_hyper_parameters(name: str, classes_per_task: int, budget: int) -> None:
+    config = load_config(ROOT / "configs" / f"{name}.yaml")
+    assert (config.tasks.classes_per_task, config.bank.budget) == (classes_per_task, budget)
+    learn = config.learn
+    assert (learn.hidden, learn.epochs, learn.lr, learn.weight_decay, learn.lambda_) == ((256,), 200, 5e-3, 5e-4, 1.0)
+    assert (learn.batch_rows, config.bank.diversity_ratio, config.rank.damping) == (8000, 0.25, 0.85)
+
+
+def test_the_page_about_configs_is_up_to_date() -> None:
+    update = "from pathlib import Path; from ecgl_scale.run.config_docs import update_page; update_page(Path('{}'))"
+    assert configuration_table() in PAGE.read_text(encoding="utf-8"), f'run python -c "{update.format(PAGE)}"'
+
+
+def test_each_key_has_a_row_with_its_meaning() -> None:
+    rows = [line for line in configuration_table().splitlines() if line.startswith("| `")]
+    for key in every_key():
+        row = next(row for row in rows if row.startswith(f"| `{key}` |"))
+        assert len(row.split(" | ")) == 4
+        assert row.rstrip(" |").endswith(".")
+    assert all(f"`{key}`" in PAGE.read_text(encoding="utf-8") for key in NOT_IN_DIGEST)
+
+
+def test_the_page_is_updated_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.read_text(encoding="utf-8").replace("learn.epochs", "learn.rounds"), encoding="utf-8")
+    update_page(page)
+    text = page.read_text(encoding="utf-8")
+    assert configuration_table() in text
+    assert "did you mean learn.rounds" in text
+    update_page(page)
+    assert page.read_text(encoding="utf-8") == text
+    page.write_text("nothing", encoding="utf-8")
+    with pytest.raises(UsageError, match="where the tables go"):
+        update_page(page)
