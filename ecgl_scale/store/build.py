@@ -192,6 +192,7 @@ def _columns(source: GraphSource, store: Path, on_event: EventSink) -> WrittenCo
         source.columns,
         source.num_nodes,
         num_classes=source.num_classes,
+        may_lack_classes=source.is_part,
         on_rows=_RowCounter("write node columns", on_event),
     )
 
@@ -216,7 +217,7 @@ def _edge_section(
     return EdgeSection(
         num_edges=num_edges,
         id_dtype=plan.id_dtype.name,
-        symmetrised=options.symmetrise,
+        symmetrised=options.symmetrise or options.is_symmetric,
         keeps_duplicates=options.keep_duplicates,
         self_loops={"drop": "dropped", "keep": "kept", "add": "added"}[options.self_loops],
         input_edges=input_edges,

@@ -127,6 +127,12 @@ class GraphStore:
         """Classes of the labels; None without labels."""
         return self.manifest.num_classes
 
+    def require_features(self) -> DenseFeatures | SparseFeatures:
+        """The features, or an error that says there are none."""
+        if self.features is None:
+            raise UsageError("the store has no features", where=self.path, fix="ingest it again with its features")
+        return self.features
+
     def column(self, name: str) -> NDArray[Any]:
         """A node column, whole: ``label``, ``split``, ``year``, any other. Memory: the column."""
         if self.nodes is None:

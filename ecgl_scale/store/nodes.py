@@ -41,6 +41,7 @@ def write_columns(
     num_nodes: int,
     *,
     num_classes: int | None,
+    may_lack_classes: bool = False,
     batch_rows: int = BATCH_ROWS,
     on_rows: Callable[[int], None],
 ) -> WrittenColumns:
@@ -69,7 +70,7 @@ def write_columns(
                 next(stream, None)  # lets it see that nothing is left
         file = sink.finish()
     label = next((column for column in columns if column.name == LABEL), None)
-    found = None if label is None else class_counts.finish(label, num_classes)
+    found = None if label is None else class_counts.finish(label, num_classes, may_lack_classes)
     return WrittenColumns(file, {field.name: str(field.type) for field in schema}, found)
 
 
@@ -131,12 +132,14 @@ class _ClassCounts:
         counts[: self._counts.size] += self._counts
         self._counts = counts
 
-    def finish(self, column: ColumnSource, num_classes: int | None) -> int:
+    def finish(self, column: ColumnSource, num_classes: int | None, may_lack_classes: bool) -> int:
         found = int(self._counts.size)
         wanted = found if num_classes is None else num_classes
         empty = np.flatnonzero(self._counts[:wanted] == 0)
         if found > wanted:
             raise InvalidInputError(f"label {found - 1} is not one of the {wanted} classes", where=column.origin)
+        if may_lack_classes:
+            return wanted
         if empty.size or found < wanted:
             missing = int(empty[0]) if empty.size else found
             raise InvalidInputError(

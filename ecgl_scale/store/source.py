@@ -91,5 +91,7 @@ class GraphSource:
     columns: tuple[ColumnSource, ...] = ()
     num_classes: int | None = None
     """How many classes there must be, where the source knows it (OGB's table); else taken from the labels."""
+    is_part: bool = False
+    """Part of a larger graph, whose label ids it keeps: some of the ``num_classes`` classes may have no node here."""
     provenance: Mapping[str, Json] = field(default_factory=dict)
     """Goes into the manifest: where the graph came from, with which settings."""

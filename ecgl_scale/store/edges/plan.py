@@ -37,6 +37,9 @@ class BuildOptions:
     keep_duplicates: bool = False
     self_loops: str = "drop"
     """``drop``, ``keep``, or ``add``: drop what there is, then give every node exactly one."""
+    is_symmetric: bool = False
+    """The source promises that each edge comes with its reverse, as part of a symmetrised graph does; recorded, not
+    checked."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,171 @@
+"""Some nodes of a graph and the edges among them, as a source for the build: what ``task_graph`` extracts.
+
+Memory: 4 bytes a node of the whole graph, from ``source`` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_kernels.induced import keep_edges
+from ecgl_scale.errors import UsageError
+from ecgl_scale.learn.scaling import Scaling
+from ecgl_scale.learn.split import Ids
+from ecgl_scale.store.block import Block
+from ecgl_scale.store.features.dense import DenseFeatures
+from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.nodes import LABEL, NodeColumns
+from ecgl_scale.store.source import (
+    AnyArray,
+    ColumnSource,
+    CsrBlock,
+    DenseSource,
+    EdgeBlock,
+    EdgeLoader,
+    GraphSource,
+    Json,
+    SparseSource,
+)
+
+NODE = "node"
+IDS_AT_ONCE = 1 << 20
+
+
+class Subset:
+    """The chosen nodes of a graph: ascending ids."""
+
+    def __init__(self, graph: GraphStore, node_ids: Ids, scaling: Scaling, threads: int) -> None:
+        if not node_ids.size or node_ids.dtype != np.int64 or not bool((node_ids[1:] > node_ids[:-1]).all()):
+            raise UsageError("the nodes of a subgraph make no sense", expected="ids as int64, ascending, at least one")
+        if node_ids[0] < 0 or node_ids[-1] >= graph.num_nodes:
+            raise UsageError(
+                f"nodes {node_ids[0]} to {node_ids[-1]} are asked for", expected=f"0 to {graph.num_nodes - 1}"
+            )
+        self.graph = graph
+        self.ids = node_ids
+        self.scaling = scaling
+        self.threads = threads
+        self.map_dtype = np.dtype(np.int32 if node_ids.size < 1 << 31 else np.int64)
+        blocks = graph.edges.blocks()
+        cuts = np.searchsorted(node_ids, [*(block.start for block in blocks), graph.num_nodes])
+        counts = np.diff(cuts).tolist()
+        self.blocks = [block for block, count in zip(blocks, counts, strict=True) if count]
+        expected_edges = [
+            graph.edges.num_edges_of(block) * counts[block.index] / block.num_rows for block in self.blocks
+        ]
+        self.num_edges_hint = int(sum(expected_edges))
+        """As many as these rows would have, were all rows of a block equal and all sources kept."""
+
+    @property
+    def map_bytes(self) -> int:
+        """Of the map from old to new numbers, which ``source`` makes."""
+        return self.graph.num_nodes * self.map_dtype.itemsize
+
+    def source(self, features: DenseSource | SparseSource | None, provenance: Mapping[str, Json]) -> GraphSource:
+        """Edges, columns and the given ``features``. Memory: ``map_bytes``."""
+        local_of = np.full(self.graph.num_nodes, -1, self.map_dtype)
+        for start in range(0, self.ids.size, IDS_AT_ONCE):
+            ids = self.ids[start : start + IDS_AT_ONCE]
+            local_of[ids] = np.arange(start, start + ids.size, dtype=self.map_dtype)
+        origin, nodes = str(self.graph.path), self.graph.nodes
+        columns = [ColumnSource(NODE, np.dtype(np.int64), origin, self._node_blocks)]
+        if nodes is not None and LABEL in nodes.names:
+            columns.append(ColumnSource(LABEL, np.dtype(np.int32), origin, partial(self._label_blocks, nodes)))
+        return GraphSource(
+            name=f"{self.graph.path.name}, {self.ids.size} nodes",
+            num_nodes=self.ids.size,
+            num_edges_hint=self.num_edges_hint,
+            edge_loaders=partial(self._edge_loaders, local_of),
+            features=features,
+            columns=tuple(columns),
+            num_classes=self.graph.num_classes,
+            is_part=True,
+            provenance={"kind": "task graph", "of": self.graph.path.name, **provenance},
+        )
+
+    def _edge_loaders(self, local_of: NDArray[Any], max_edges: int) -> Iterator[EdgeLoader]:
+        for block in self.blocks:
+            num_edges = self.graph.edges.num_edges_of(block)
+            for start in range(0, num_edges, max_edges):
+                yield partial(self._load_edges, local_of, block, start, min(start + max_edges, num_edges))
+
+    def _load_edges(self, local_of: NDArray[Any], block: Block, start: int, stop: int) -> EdgeBlock:
+        rows = self.graph.edges.read(block)
+        # Unsigned, as the build's kernels are compiled for that already; only pages that are written take memory.
+        id_dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint32 if local_of.itemsize == 4 else np.uint64)
+        src, dst = np.empty(stop - start, id_dtype), np.empty(stop - start, id_dtype)
+        kept = keep_edges(rows.offsets, rows.values, block.start, (start, stop), local_of, src, dst)
+        return EdgeBlock(src[:kept], dst[:kept], str(self.graph.edges.path(block)), start)
+
+    def _node_blocks(self, max_rows: int) -> Iterator[AnyArray]:
+        for start in range(0, self.ids.size, max_rows):
+            yield self.ids[start : start + max_rows]
+
+    def _label_blocks(self, nodes: NodeColumns, max_rows: int) -> Iterator[AnyArray]:
+        for first, values in nodes.blocks(LABEL):
+            start, stop = np.searchsorted(self.ids, [first, first + values.size]).tolist()
+            for row in range(start, stop, max_rows):
+                yield values[self.ids[row : min(row + max_rows, stop)] - first]
+
+    def features(self) -> DenseSource | SparseSource | None:
+        """The rows of the chosen nodes, scaled as they stream by."""
+        features, origin = self.graph.features, str(self.graph.path)
+        if features is None:
+            return None
+        if isinstance(features, SparseFeatures):
+            if self.scaling.keeps_zeros:
+                blocks = partial(self._sparse_blocks, features)
+                return SparseSource(features.num_features, self._count_values(features), origin, blocks)
+            return DenseSource(
+                features.num_features, np.dtype(np.float32), origin, partial(self._dense_blocks, features)
+            )
+        dtype = features.dtype if self.scaling.kind == "none" else np.dtype(np.float32)
+        return DenseSource(features.num_features, dtype, origin, partial(self._dense_blocks, features))
+
+    def _dense_blocks(self, features: DenseFeatures | SparseFeatures, max_rows: int) -> Iterator[AnyArray]:
+        for start in range(0, self.ids.size, max_rows):
+            ids = self.ids[start : start + max_rows]
+            if isinstance(features, SparseFeatures):
+                yield self.scaling.apply(to_dense(features.rows(ids), features.num_features))
+            else:
+                rows = features.rows(ids, threads=self.threads)
+                yield rows if self.scaling.kind == "none" else self.scaling.apply(rows)
+
+    def _sparse_blocks(self, features: SparseFeatures, max_rows: int) -> Iterator[CsrBlock]:
+        for start in range(0, self.ids.size, max_rows):
+            yield self.scaling.apply_sparse(features.rows(self.ids[start : start + max_rows]))
+
+    def _count_values(self, features: SparseFeatures) -> int:
+        total = 0
+        for block, ids in self._split_ids(features.blocks()):
+            offsets, rows = features.read(block).indptr, ids - block.start
+            total += int((offsets[rows + 1] - offsets[rows]).sum())
+        return total
+
+    def _split_ids(self, blocks: list[Block]) -> Iterator[tuple[Block, Ids]]:
+        """Blocks that hold a chosen node, with those."""
+        cuts = np.searchsorted(self.ids, [*(block.start for block in blocks), self.graph.num_nodes])
+        for block in blocks:
+            if cuts[block.index] < cuts[block.index + 1]:
+                yield block, self.ids[cuts[block.index] : cuts[block.index + 1]]
+
+    def feature_bytes(self) -> tuple[int, int]:
+        """About how many bytes of features are read and written."""
+        section, features = self.graph.manifest.features, self.graph.features
+        if section is None or features is None:
+            return 0, 0
+        dense_bytes = 4 * self.ids.size * features.num_features
+        if isinstance(features, DenseFeatures):
+            starts = np.arange(0, features.num_rows + features.layout.rows_per_chunk, features.layout.rows_per_chunk)
+            num_chunks = int(np.count_nonzero(np.diff(np.searchsorted(self.ids, starts))))
+            written = dense_bytes if self.scaling.kind != "none" else dense_bytes * features.dtype.itemsize // 4
+            return num_chunks * features.layout.chunk_bytes, written
+        row_bytes = 16 + 8 * section.num_values // self.graph.num_nodes
+        read = sum(block.num_rows for block, _ in self._split_ids(features.blocks())) * row_bytes
+        return read, self.ids.size * row_bytes if self.scaling.keeps_zeros else dense_bytes

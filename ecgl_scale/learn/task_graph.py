@@ -1,0 +1,246 @@
+"""A task's graph: the induced subgraph of its nodes, extracted out of core into a store of its own and kept.
+
+Row ``i`` is the i-th smallest node id; column ``node`` says which, ``label`` has the label ids. Self loops are dropped,
+or every node gets exactly one; features are scaled on the way. One pass over the rows of edges, chunks of features and
+batches of columns that hold a node of the subset; nothing else is read.
+Memory: 4 bytes a node of the whole graph (its new number), and what the build takes, see ``plan_extract``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ecgl_scale.errors import StoreError, StoreExistsError, UsageError
+from ecgl_scale.learn.scaling import Scaling
+from ecgl_scale.learn.split import Ids
+from ecgl_scale.learn.subgraph import Subset
+from ecgl_scale.learn.tasks import Task, TaskStream
+from ecgl_scale.run.events import EventSink, Note, ignore_events
+from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.run.plan import StagePlan, largest
+from ecgl_scale.store.build import MIN_SPARE_BYTES, RESERVE_BYTES, MemoryShares, build_store
+from ecgl_scale.store.edges.plan import BuildOptions
+from ecgl_scale.store.edges.spill import KEY_BYTES
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.source import DenseSource, SparseSource
+from ecgl_scale.store.threads import available_cores
+from ecgl_scale.units import MIB
+
+STAGE = "extract task graph"
+KEY_VERSION = 1
+"""Part of every key: a change in what is extracted makes a new one."""
+
+
+def extract_graph(
+    graph: GraphStore,
+    node_ids: Ids,
+    target: Path,
+    *,
+    self_loops: bool = False,
+    scaling: Scaling | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    overwrite: bool = False,
+    on_event: EventSink = ignore_events,
+) -> GraphStore:
+    """Build the store of the subgraph that ``node_ids`` (ascending) induce, and open it.
+
+    Edges keep their direction and repetitions; the new manifest says ``symmetrised`` where the old one does, as each
+    edge then has its reverse in the subgraph too. Dense features stay dense and sparse ones sparse, unless they are
+    standardised; float16 stays float16 where nothing is scaled.
+
+    Raises
+    ------
+    UsageError
+        ``node_ids`` are not ascending ids of the graph, or empty.
+    DoesNotFitError
+        Not even the smallest build fits the budget.
+
+    Memory
+    ------
+    See ``plan_extract``.
+    """
+    subset = Subset(graph, node_ids, scaling or Scaling(), threads or available_cores())
+    MemoryBudget.of(memory).require(
+        own_memory_bytes() + subset.map_bytes + RESERVE_BYTES + MIN_SPARE_BYTES,
+        stage=STAGE,
+        formula=f"held already + {subset.map_dtype.itemsize} bytes a node of the whole graph + 88 MiB",
+    )
+    edges = graph.manifest.edges
+    options = BuildOptions(
+        keep_duplicates=edges.keeps_duplicates,
+        self_loops="add" if self_loops else "drop",
+        is_symmetric=edges.symmetrised,
+    )
+    features = subset.features()
+    key = graph_key(graph, node_ids, self_loops=self_loops, scaling=subset.scaling)
+    build_store(
+        subset.source(features, {"key": key, "scaling": subset.scaling.kind}),
+        target,
+        options=options,
+        memory=memory,
+        features_as="sparse" if isinstance(features, SparseSource) else "dense",
+        feature_dtype=features.dtype.name if isinstance(features, DenseSource) else "float32",
+        overwrite=overwrite,
+        threads=threads,
+        on_event=on_event,
+    )
+    return GraphStore.open(target)
+
+
+def plan_extract(
+    graph: GraphStore,
+    node_ids: Ids,
+    *,
+    self_loops: bool = False,
+    scaling: Scaling | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+) -> StagePlan:
+    """What an extraction needs within the budget, or the least that it ever needs where that is more.
+
+    Memory
+    ------
+    ``4 N + 40 MiB + threads * share + min(kept, 8 E)`` with N the nodes of the whole graph and E about the edges
+    into the subset. ``share`` (32 MiB to 1 GiB a thread) and ``kept`` are what the build cuts from the rest of the
+    budget; features go through in pieces that need less.
+    """
+    subset = Subset(graph, node_ids, scaling or Scaling(), threads or available_cores())
+    budget = MemoryBudget.of(memory)
+    num_keys = subset.num_edges_hint + (node_ids.size if self_loops else 0)
+    least_bytes = own_memory_bytes() + RESERVE_BYTES + MIN_SPARE_BYTES + MIB  # what is held may grow a little meanwhile
+    rest = MemoryBudget(max(budget.total_bytes - subset.map_bytes, least_bytes), budget.origin)
+    shares = MemoryShares.of(rest, threads=subset.threads, num_keys_hint=subset.num_edges_hint)
+    build_bytes = RESERVE_BYTES + shares.threads * shares.share_bytes + min(shares.kept_bytes, num_keys * KEY_BYTES)
+    feature_read, feature_written = subset.feature_bytes()
+    return StagePlan(
+        STAGE,
+        host_bytes=subset.map_bytes + build_bytes,
+        formula=f"{subset.map_dtype.itemsize} bytes a node of the whole graph + 40 MiB + {shares.threads} threads x "
+        f"{shares.share_bytes >> 20} MiB + edges of the subset that stay in memory",
+        read_bytes=sum(graph.edges.expected(block).size_bytes for block in subset.blocks) + feature_read,
+        written_bytes=num_keys * 2 * graph.edges.id_dtype.itemsize + 20 * node_ids.size + feature_written,
+        passes=1,
+        blocks=len(subset.blocks),
+        setting="memory",
+    )
+
+
+def positions_of(graph_nodes: Ids, ids: Ids) -> Ids:
+    """Rows of the nodes ``ids`` in a graph whose column ``node`` is ``graph_nodes``."""
+    local = np.searchsorted(graph_nodes, ids)
+    inside = local < graph_nodes.size
+    found = np.zeros(local.shape, np.bool_)
+    found[inside] = graph_nodes[local[inside]] == ids[inside]
+    if not found.all():
+        raise UsageError(f"node {ids[int(np.argmin(found))]} is not in this task graph")
+    return local.astype(np.int64, copy=False)
+
+
+class TaskGraphs:
+    """The graphs of a stream's tasks, extracted when first asked for and kept in ``directory`` for the next run too.
+
+    A graph's name there is made of all that it depends on: the store's files, the nodes, self loops and scaling.
+    """
+
+    def __init__(
+        self,
+        graph: GraphStore,
+        tasks: TaskStream,
+        directory: Path,
+        *,
+        self_loops: bool = False,
+        scaling: Scaling | None = None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+        on_event: EventSink = ignore_events,
+    ) -> None:
+        self.graph = graph
+        self.tasks = tasks
+        self.directory = Path(directory)
+        self.self_loops = self_loops
+        self.scaling = scaling or Scaling()
+        self._memory = memory
+        self._threads = threads
+        self._on_event = on_event
+        self._open: dict[tuple[str, int], GraphStore] = {}
+
+    def own(self, task: Task) -> GraphStore:
+        """The task's nodes and the edges among them."""
+        return self._get("own", task)
+
+    def seen(self, task: Task) -> GraphStore:
+        """All nodes of the tasks up to this one, with the edges between tasks."""
+        return self._get("seen", task)
+
+    def node_ids(self, task: Task, *, scope: str = "own") -> Ids:
+        """Ids of the nodes of ``own`` or ``seen``, ascending: the graph's column ``node``."""
+        if scope == "own":
+            return task.node_ids
+        return np.sort(np.concatenate([earlier.node_ids for earlier in self.tasks.seen(task)]))
+
+    def plan(self, *, scope: str = "own") -> StagePlan:
+        """What extracting the graphs of all tasks needs, whether or not they are there already."""
+        plans = [
+            plan_extract(
+                self.graph,
+                self.node_ids(task, scope=scope),
+                self_loops=self.self_loops,
+                scaling=self.scaling,
+                memory=self._memory,
+                threads=self._threads,
+            )
+            for task in self.tasks
+        ]
+        return largest(STAGE, plans)
+
+    def _get(self, scope: str, task: Task) -> GraphStore:
+        found = self._open.get((scope, task.index))
+        if found is None or self.tasks[task.index] is not task:
+            ids = self.node_ids(self.tasks.seen(task)[-1], scope=scope)
+            found = self._open[scope, task.index] = self._open_or_extract(ids)
+        return found
+
+    def _open_or_extract(self, ids: Ids) -> GraphStore:
+        path = self.directory / f"{graph_key(self.graph, ids, self_loops=self.self_loops, scaling=self.scaling)}.ecgl"
+        try:
+            return GraphStore.open(path)
+        except StoreError as error:
+            if path.exists():
+                self._on_event(Note(f"a kept task graph is extracted anew: {error.what} ({path})"))
+        try:
+            return extract_graph(
+                self.graph,
+                ids,
+                path,
+                self_loops=self.self_loops,
+                scaling=self.scaling,
+                memory=self._memory,
+                threads=self._threads,
+                overwrite=path.exists(),
+                on_event=self._on_event,
+            )
+        except StoreExistsError:
+            # Another run was quicker; or somebody's directory is in our way, which this then says.
+            return GraphStore.open(path)
+
+
+def graph_key(graph: GraphStore, node_ids: Ids, *, self_loops: bool, scaling: Scaling) -> str:
+    """A name for an extracted graph: sha256 of all that its content depends on, 24 hexadecimal digits."""
+    identity: dict[str, Any] = {
+        "version": KEY_VERSION,
+        "files": {name: [record.size_bytes, record.crc32c] for name, record in graph.manifest.files.items()},
+        "num_nodes": graph.num_nodes,
+        "symmetrised": graph.manifest.edges.symmetrised,
+        "keeps_duplicates": graph.manifest.edges.keeps_duplicates,
+        "self_loops": self_loops,
+        "scaling": scaling.to_json(),
+    }
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
+    digest.update(np.ascontiguousarray(node_ids, "<i8").data)
+    return digest.hexdigest()[:24]

@@ -1,0 +1,171 @@
+"""A task, and how the nodes of the tasks are found: classes counted, ids collected in one pass, parts checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.learn.split import NO_PART, PARTS, TEST, TRAIN, VALID, Ids, Parts, checked_fractions, missing_column
+from ecgl_scale.run.events import EventSink, Note
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.nodes import LABEL, SPLIT
+
+if TYPE_CHECKING:
+    from ecgl_scale.learn.tasks import TaskStream
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One step of the stream. Ids are global and ascending."""
+
+    index: int
+    name: str
+    classes: tuple[int, ...]
+    """Label ids, ascending."""
+    positions: Ids
+    """Their head positions."""
+    node_ids: Ids
+    """All labelled nodes of the task, those in no part of the split too."""
+    train_ids: Ids
+    valid_ids: Ids
+    test_ids: Ids
+    stream: TaskStream | None = field(default=None, repr=False, compare=False)
+    """The stream it is a step of, which knows the head positions of all classes."""
+
+    def part_ids(self, part: str) -> Ids:
+        """Nodes of ``train``, ``valid`` or ``test``."""
+        if part not in PARTS:
+            raise UsageError(f"there is no part {part!r}", expected="train, valid or test")
+        return (self.train_ids, self.valid_ids, self.test_ids)[PARTS.index(part)]
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The part of each of ``node_ids``: 0, 1, 2 as in a store's split column, -1 for none."""
+        parts = np.full(self.node_ids.size, NO_PART, np.int8)
+        for part, ids in ((TRAIN, self.train_ids), (VALID, self.valid_ids), (TEST, self.test_ids)):
+            parts[np.searchsorted(self.node_ids, ids)] = part
+        return parts
+
+
+@dataclass(frozen=True)
+class DroppedClass:
+    """A class that is in no task."""
+
+    label: int
+    num_nodes: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """How nodes are split, checked."""
+
+    seed: int
+    split: str
+    fractions: tuple[float, float, float]
+    is_by_time: bool
+
+    @classmethod
+    def checked(
+        cls,
+        graph: GraphStore,
+        seed: int,
+        split: str,
+        fractions: Sequence[float],
+        min_class_nodes: int,
+        is_by_time: bool = False,
+    ) -> SplitSettings:
+        """Refuse what makes no sense, and columns that are not there."""
+        if seed < 0:
+            raise UsageError(f"the seed is {seed}", expected="at least 0")
+        if min_class_nodes < 1:
+            raise UsageError(f"min_class_nodes is {min_class_nodes}", expected="at least 1")
+        if split not in ("seeded", "store"):
+            raise UsageError(f"the split is {split!r}", expected="seeded, or store for the store's own column")
+        if graph.nodes is None or LABEL not in graph.nodes.names:
+            raise missing_column(graph, LABEL)
+        if split == "store" and SPLIT not in graph.nodes.names:
+            raise missing_column(graph, SPLIT)
+        return cls(seed, split, checked_fractions(fractions), is_by_time)
+
+
+def label_blocks(graph: GraphStore) -> Iterator[tuple[int, NDArray[Any]]]:
+    """First row and labels of each batch of the label column."""
+    if graph.nodes is None:
+        raise missing_column(graph, LABEL)
+    return graph.nodes.blocks(LABEL)
+
+
+def count_labels(graph: GraphStore) -> Ids:
+    """Labelled nodes by label id."""
+    counts = np.zeros(0, np.int64)
+    for _, labels in label_blocks(graph):
+        more = np.bincount(labels[labels >= 0], minlength=counts.size)
+        more[: counts.size] += counts
+        counts = more
+    if not counts.size:
+        raise InvalidInputError("no node has a label", where=graph.path)
+    return counts
+
+
+def checked_order(class_order: Sequence[int] | None, counts: Ids) -> list[int]:
+    """The classes in the order in which they come; labels there are none of, or twice, are refused."""
+    present = np.flatnonzero(counts).tolist()
+    if class_order is None:
+        return present
+    order = [int(label) for label in class_order]
+    unknown = sorted(set(order) - set(present))
+    if unknown:
+        raise UsageError(f"no node has label {unknown[0]} of the class order", expected=f"labels up to {present[-1]}")
+    if len(set(order)) != len(order):
+        repeated = next(label for label in order if order.count(label) > 1)
+        raise UsageError(f"label {repeated} is in the class order more than once")
+    return order
+
+
+def too_small(labels: Sequence[int], counts: Ids, min_class_nodes: int) -> list[DroppedClass]:
+    """Classes with too few nodes to learn and to score."""
+    reason = f"fewer than {min_class_nodes} labelled nodes"
+    small = [label for label in labels if counts[label] < min_class_nodes]
+    return [DroppedClass(label, int(counts[label]), reason) for label in small]
+
+
+def collect_ids(graph: GraphStore, num_tasks: int, tasks_of: Callable[[int, NDArray[Any]], Ids]) -> list[Ids]:
+    """Ascending ids of every task's nodes, in one pass."""
+    parts: list[list[Ids]] = [[] for _ in range(num_tasks)]
+    for start, labels in label_blocks(graph):
+        tasks = np.where(labels >= 0, tasks_of(start, labels), -1)
+        order = np.argsort(tasks, kind="stable")
+        cuts = np.searchsorted(tasks[order], np.arange(num_tasks + 1))
+        for index in range(num_tasks):
+            if cuts[index] < cuts[index + 1]:
+                parts[index].append(order[cuts[index] : cuts[index + 1]] + start)
+    return [np.concatenate(of_task) for of_task in parts]
+
+
+def make_task(
+    index: int, name: str, classes: Sequence[int], all_classes: Sequence[int], ids: Ids, parts: Parts
+) -> Task:
+    """A task of the nodes ``ids``, each in its part; ``all_classes`` are those of the head, in order of position."""
+    place = {label: position for position, label in enumerate(all_classes)}
+    positions = np.array([place[label] for label in classes], np.int64)
+    train, valid, test = (ids[parts == part] for part in (TRAIN, VALID, TEST))
+    return Task(index, name, tuple(classes), positions, ids, train, valid, test)
+
+
+def check_parts(graph: GraphStore, task: Task, labels: NDArray[Any], parts: Parts, on_event: EventSink) -> None:
+    """A task needs nodes to train on; what else it lacks is said."""
+    if not task.train_ids.size:
+        raise InvalidInputError(f"task {task.index} ({task.name}) has no node to train on", where=graph.path)
+    for part, ids in (("valid", task.valid_ids), ("test", task.test_ids)):
+        if not ids.size:
+            on_event(Note(f"task {task.index} ({task.name}) has no {part} node"))
+    untrained = np.setdiff1d(labels, labels[parts == TRAIN]).tolist()
+    if untrained:
+        on_event(Note(f"task {task.index} ({task.name}) has no train node of the classes {untrained}"))

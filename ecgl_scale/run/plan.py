@@ -1,0 +1,67 @@
+"""What each stage of a job will need, known before it starts; and the refusal of a plan that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ecgl_scale.run.memory import MemoryBudget
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The need of one stage."""
+
+    stage: str
+    host_bytes: int
+    """Peak RssAnon + RssShmem of the stage, on top of what the process holds already."""
+    formula: str
+    device_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    passes: int = 0
+    """Times its largest input is read."""
+    blocks: int = 0
+    setting: str = ""
+    """What to change where it does not fit."""
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """All stages of a job, one after the other, over what the process itself holds."""
+
+    stages: tuple[StagePlan, ...]
+    held_bytes: int
+    budget: MemoryBudget
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the whole job: stages follow each other, so the largest counts."""
+        return self.held_bytes + max((stage.host_bytes for stage in self.stages), default=0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage stays within the budget."""
+        return self.peak_bytes <= self.budget.total_bytes
+
+    def require(self) -> None:
+        """Refuse, naming the largest stage."""
+        for stage in sorted(self.stages, key=lambda stage: -stage.host_bytes)[:1]:
+            formula = stage.formula + (f"; smaller with another {stage.setting}" if stage.setting else "")
+            self.budget.require(self.held_bytes + stage.host_bytes, stage=stage.stage, formula=formula)
+
+
+def largest(stage: str, plans: Sequence[StagePlan]) -> StagePlan:
+    """One plan for a stage that is repeated: the largest need, and reading and writing of all together."""
+    worst = max(plans, key=lambda plan: plan.host_bytes)
+    return StagePlan(
+        stage,
+        worst.host_bytes,
+        worst.formula,
+        device_bytes=max(plan.device_bytes for plan in plans),
+        read_bytes=sum(plan.read_bytes for plan in plans),
+        written_bytes=sum(plan.written_bytes for plan in plans),
+        passes=sum(plan.passes for plan in plans),
+        blocks=sum(plan.blocks for plan in plans),
+        setting=worst.setting,
+    )

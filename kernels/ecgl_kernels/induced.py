@@ -1,0 +1,46 @@
+"""Edges of an induced subgraph: those of a CSR block with both ends kept, renumbered.
+
+``local_of`` holds the new number of every node, -1 for one that is left out. Rows left out are stepped over without
+looking at their sources, so that what is read is the kept rows; each kept edge costs one look-up at its source.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_kernels._jit import kernel
+
+
+@kernel
+def keep_edges(
+    offsets: NDArray[np.int64],
+    sources: NDArray[Any],
+    first_row: int,
+    edges: tuple[int, int],
+    local_of: NDArray[Any],
+    out_src: NDArray[Any],
+    out_dst: NDArray[Any],
+) -> int:
+    """Write the kept ones of edges ``edges[0]`` to ``edges[1] - 1`` of a block; return how many there are.
+
+    The block's rows are nodes from ``first_row`` on; the outputs have room for all of the edges. A range may begin and
+    end inside a row.
+    """
+    start, stop = edges
+    # The last row that begins at or before the first edge; empty rows before it begin there too.
+    row = np.searchsorted(offsets, start, side="right") - 1
+    kept = 0
+    while row < offsets.size - 1 and offsets[row] < stop:
+        target = local_of[first_row + row]
+        if target >= 0:
+            for i in range(max(start, offsets[row]), min(stop, offsets[row + 1])):
+                source = local_of[sources[i]]
+                if source >= 0:
+                    out_src[kept] = source
+                    out_dst[kept] = target
+                    kept += 1
+        row += 1
+    return kept
