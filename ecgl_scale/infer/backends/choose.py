@@ -1,0 +1,44 @@
+"""``auto`` and the names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ecgl_scale.errors import UsageError
+from ecgl_scale.infer.block import Worker
+from ecgl_scale.infer.settings import InferSettings
+
+NVIDIA = Path("/dev/nvidiactl")
+
+
+def choose_backend(settings: InferSettings) -> str:
+    """``auto``: torch on CUDA where there is a device and nobody forbade it, else our own kernels."""
+    if settings.backend != "auto":
+        return settings.backend
+    if settings.device.startswith("cuda"):
+        return "torch"
+    if settings.device == "cpu" or not ("torch" in sys.modules or NVIDIA.exists()):
+        return "numba"  # without loading torch only to be told so
+    try:
+        import torch
+    except ImportError:
+        return "numba"
+    return "torch" if torch.cuda.is_available() else "numba"
+
+
+def make_worker(name: str, settings: InferSettings, threads: int) -> Worker:
+    """The backend of this name; what it needs is imported here and not before."""
+    if name == "numba":
+        from ecgl_scale.infer.backends.numba_backend import NumbaWorker
+
+        return NumbaWorker(threads)
+    if name == "dgl":
+        from ecgl_scale.infer.backends.dgl_backend import DglWorker
+
+        return DglWorker()
+    try:
+        from ecgl_scale.infer.backends.torch_backend import TorchWorker
+    except ImportError as error:
+        raise UsageError("torch is not installed here", fix="pip install torch, or backend: numba") from error
+    return TorchWorker(settings.device)

@@ -1,0 +1,246 @@
+"""Inference over a whole store: layer by layer, partition by partition, under a memory budget.
+
+Features and edges are read once for each aggregation that the layers need (two layers: two), more often only where the
+columns of all nodes do not fit the budget. With our own kernels the logits are the same bits for any number of
+threads, partitions and slices; with torch and DGL they agree to float32 rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ecgl_kernels.spmm import propagate_rows
+from ecgl_scale.infer.backends.choose import choose_backend, make_worker
+from ecgl_scale.infer.edges import EdgeRows, scale_of
+from ecgl_scale.infer.execute import Execution
+from ecgl_scale.infer.features import FeatureRows
+from ecgl_scale.infer.journal import InferJournal
+from ecgl_scale.infer.kernels import add_source_scales, multiply_sparse
+from ecgl_scale.infer.layout import Layout, Planner, halo_bytes
+from ecgl_scale.infer.partition import Partition, cut_partitions, measure_halos
+from ecgl_scale.infer.program import Program, shape_layers, write_program
+from ecgl_scale.infer.settings import InferResult, InferSettings, Layer, Layers, RowScaling, read_layers
+from ecgl_scale.run.durable import crc32c_of
+from ecgl_scale.run.events import EventSink, ignore_events
+from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.run.plan import StagePlan
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.threads import available_cores
+from ecgl_scale.units import format_bytes
+
+STAGE = "infer"
+
+
+def infer_logits(
+    graph: GraphStore,
+    layers: Layers,
+    *,
+    settings: InferSettings | None = None,
+    scaling: RowScaling | None = None,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    work_directory: Path,
+    on_event: EventSink = ignore_events,
+) -> InferResult:
+    """Logits of every node: the weights as a graph network over the stored edges.
+
+    Parameters
+    ----------
+    layers
+        (weight [out, in], bias [out] or None) of each layer, arrays or tensors.
+    scaling
+        Applied to the features as they are read; none for stores whose features are scaled already.
+    work_directory
+        Where matrices go that do not fit, and finished partitions, so that a killed inference goes on. One inference
+        at a time; nothing is left there but logits that did not fit in memory.
+
+    Raises
+    ------
+    UsageError
+        No features, weights that do not fit them or each other, a backend or device that is not there.
+    DoesNotFitError
+        Not even four columns of all nodes fit; the message has the smallest budget that works.
+
+    Memory
+    ------
+    See ``layout``; at least 28 bytes a node.
+    """
+    started = time.perf_counter()
+    settings = settings or InferSettings()
+    threads = threads or available_cores()
+    features = FeatureRows(graph, scaling)
+    found = read_layers(layers, features.width)
+    program = write_program(found, settings, sparse=features.is_sparse)
+    return run_program(
+        graph, program, features, _identity(graph, found, settings, scaling),
+        settings=settings, memory=memory, threads=threads, work_directory=work_directory, started=started,
+        on_event=on_event,
+    )  # fmt: skip
+
+
+def run_program(
+    graph: GraphStore,
+    program: Program,
+    features: FeatureRows,
+    identity: dict[str, Any],
+    *,
+    settings: InferSettings,
+    memory: str | int | None,
+    threads: int,
+    work_directory: Path,
+    started: float,
+    on_event: EventSink,
+) -> InferResult:
+    """Plan, find what an earlier call has done, and do the rest."""
+    backend = choose_backend(settings)
+    worker = make_worker(backend, settings, threads)
+    edges = EdgeRows(graph)
+    _load_kernels(edges)
+    budget = MemoryBudget.of(memory)
+    held = own_memory_bytes()
+    planner = Planner(graph, program, settings, backend=backend, threads=threads)
+    journal = InferJournal(work_directory, identity)
+    finished = journal.load()
+    if finished is not None and held + finished.layout.host_bytes > budget.total_bytes:
+        finished = None  # it was laid out for more memory
+    layout = planner.find(budget.total_bytes - held) if finished is None else finished.layout
+    formula = f"{format_bytes(held)} held already + {planner.formula(layout)}"
+    budget.require(held + layout.host_bytes, stage="the inference", formula=formula)
+    layout, partitions = _cut(
+        layout, edges, program, settings,
+        row_weight=planner.row_weight, store=graph.path, scratch=work_directory, budget=budget,
+    )  # fmt: skip
+    with ExitStack() as stack:
+        stack.enter_context(threadpool_limits(1, user_api="blas"))
+        if backend != "numba":
+            from ecgl_scale.infer.backends.torch_backend import torch_threads
+
+            stack.enter_context(torch_threads(threads))
+        execution = Execution(
+            edges, scale_of(edges, settings.effective_norm), program, features, layout, partitions,
+            worker=worker, journal=journal, threads=threads,
+        )  # fmt: skip
+        if finished is None or not execution.resume(finished):
+            journal.clear()
+        logits = execution.run(on_event)
+    return InferResult(
+        logits, time.perf_counter() - started, execution.read_bytes, backend, len(partitions), execution.resumed,
+        program.order, layout.host_bytes,
+    )  # fmt: skip
+
+
+def plan_inference(
+    graph: GraphStore,
+    widths: Sequence[int],
+    *,
+    settings: InferSettings | None = None,
+    threads: int | None = None,
+    memory: str | int | None = None,
+    num_nodes: int | None = None,
+    num_edges: int | None = None,
+) -> StagePlan:
+    """What ``infer_logits`` would need with layers of these widths (features first, classes last).
+
+    ``num_nodes`` and ``num_edges`` are those of a subgraph that is still to be extracted.
+
+    Memory
+    ------
+    ``host_bytes`` is what it would use of the budget, or where that is too small the least it can do with: see
+    ``layout`` for the formula.
+    """
+    settings = settings or InferSettings()
+    threads = threads or available_cores()
+    features = FeatureRows(graph)
+    program = write_program(shape_layers(widths), settings, sparse=features.is_sparse)
+    backend = choose_backend(settings)
+    planner = Planner(
+        graph, program, settings, backend=backend, threads=threads, num_nodes=num_nodes, num_edges=num_edges
+    )
+    layout = planner.find(MemoryBudget.of(memory).total_bytes - own_memory_bytes())
+    share = (num_nodes or graph.num_nodes) / graph.num_nodes
+    traffic = planner.traffic(layout, int(features.read_bytes * share))
+    return StagePlan(
+        STAGE, layout.host_bytes, planner.formula(layout),
+        read_bytes=traffic.read_bytes, written_bytes=traffic.written_bytes, passes=traffic.passes,
+        blocks=layout.partitions, setting="memory or infer.partitions",
+    )  # fmt: skip
+
+
+def _cut(
+    layout: Layout,
+    edges: EdgeRows,
+    program: Program,
+    settings: InferSettings,
+    *,
+    row_weight: float,
+    store: Path,
+    scratch: Path,
+    budget: MemoryBudget,
+) -> tuple[Layout, list[Partition]]:
+    """Cut partitions; where halos are gathered, into as many as it takes for each halo to fit."""
+    count = layout.partitions
+    width = max(one.width for one in program.passes)
+    while True:
+        partitions = cut_partitions(
+            settings.partitioner, edges, count, row_weight=row_weight, store=store, scratch=scratch, budget=budget
+        )
+        if not layout.halo:
+            return layout, partitions
+        need = max(halo_bytes(width, one.num_sources, one.num_edges) for one in measure_halos(edges, partitions))
+        if need <= layout.halo_room:
+            grown = replace(layout, partitions=count, host_bytes=layout.host_bytes - layout.halo_need + need)
+            return replace(grown, halo_need=need), partitions
+        if settings.partitions != "auto" or count >= edges.num_nodes:
+            budget.require(
+                budget.total_bytes - layout.halo_room + need,
+                stage="the inference",
+                formula=f"{format_bytes(need)} for the sources of the largest of {len(partitions)} partitions",
+            )
+        count = min(2 * count, edges.num_nodes)
+
+
+def _identity(
+    graph: GraphStore, layers: Sequence[Layer], settings: InferSettings, scaling: RowScaling | None
+) -> dict[str, Any]:
+    """What a journal belongs to. How much memory there is does not count: its layout is taken over where it fits."""
+    crc = 0
+    for layer in layers:
+        crc = crc32c_of(layer.weight, crc)
+        crc = crc if layer.bias is None else crc32c_of(layer.bias, crc)
+    return {
+        "store": [record.crc32c for record in graph.manifest.files.values()],
+        "weights": [[list(layer.weight.shape), layer.bias is not None] for layer in layers],
+        "weights_crc32c": crc,
+        "settings": [settings.encoder, settings.norm, settings.bias_place, choose_backend(settings)],
+        "partitions": [settings.partitioner, settings.partitions, settings.uses_halos],
+        "scaling": describe_scaling(scaling),
+    }
+
+
+def describe_scaling(scaling: RowScaling | None) -> Any:
+    """As much of a scaling as tells it from another."""
+    if scaling is None or scaling.kind == "none":
+        return None
+    arrays = [getattr(scaling, name, None) for name in ("mean", "deviation")]
+    return [scaling.kind, *[None if one is None else crc32c_of(np.ascontiguousarray(one)) for one in arrays]]
+
+
+def _load_kernels(edges: EdgeRows) -> None:
+    """Compile (or load) what we need before memory is planned, as the compiler's memory stays with the process."""
+    indptr, indices, floats = np.zeros(1, np.int64), np.zeros(0, edges.id_dtype), np.zeros(0, np.float32)
+    columns, values = np.zeros(0, np.uint32), np.zeros(0, np.float32)
+    for array in (indptr, indices, columns, values):
+        array.setflags(write=False)
+    rows = np.zeros((0, 4), np.float32)
+    propagate_rows(indptr, indices, rows, 0, edges.adds_self, None, None, rows)
+    propagate_rows(indptr, indices, rows, 0, edges.adds_self, None, floats, rows)
+    add_source_scales(indptr, indices, floats, np.zeros(0, np.float64))
+    multiply_sparse(indptr, columns, values, rows, rows)

@@ -1,0 +1,279 @@
+"""How the work is laid out under a budget: which matrices stay in memory, how many columns are held at once.
+
+A step needs, on top of what the process holds:
+
+    reserve + scales (up to 12 bytes a node) + weights
+    + matrix it reads, where that is in memory          4 * nodes * columns
+    + matrix it writes, where that is in memory         4 * nodes * columns
+    + columns it holds of features or of a file         4 * nodes * held columns
+    + the larger of: work of the backend, and before that a block for each reader
+    + in halo mode instead: 5 bytes a node and, for a partition, 4 bytes an edge and 4 * columns + 32 a source
+
+All ways to put matrices in memory or in files are compared: fewest re-readings first, then fewest bytes in files. The
+smallest need is that of four columns (16 bytes a node) with every matrix in a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise, product
+from typing import Any
+
+from ecgl_scale.infer.features import reader_bytes
+from ecgl_scale.infer.partition import CHUNK_ROWS, ROW_WEIGHT
+from ecgl_scale.infer.program import UNIT_COLUMNS, Pass, Program, padded
+from ecgl_scale.infer.settings import InferSettings
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.units import MIB, format_bytes
+
+RESERVE_BYTES = 24 * MIB
+"""For threads, buffers and small objects."""
+TORCH_RESERVE_BYTES = 96 * MIB
+"""What torch's and DGL's own threads and packing buffers take."""
+SCALE_BYTES = 12
+HALO_NODE_BYTES = 5
+SOURCE_BYTES = 32
+WORK_BYTES = 64 * MIB
+"""Torch and DGL work on a whole partition at once: so much of it, or with little room a share of that."""
+WORK_SHARE, MIN_WORK_BYTES = 8, 4 * MIB
+EDGE_BYTES = 12
+"""Edges of a partition as a block: int32 ids, and a value (torch) or a sorted copy (DGL)."""
+LINE_COLUMNS = 16
+"""Columns of a cache line: slices are as wide as that, where there is a choice."""
+MAX_CHOSEN = 6
+PARTITION_EDGES = 4 << 20
+"""Our own kernels take rows as they come; partitions are what a kill may cost."""
+UNEVEN = 2
+"""A partition may have so many times the average of rows or edges."""
+GATHER_BYTES = 24 * MIB
+
+
+@dataclass(frozen=True)
+class PassLayout:
+    """One pass."""
+
+    columns: tuple[int, ...]
+    """Where held slices of the columns begin, and the end; a single slice is read in place or loaded once."""
+    writes_file: bool
+    readers: int = 1
+    """Threads that read features."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything that follows from the budget. Results do not depend on it, resumptions do."""
+
+    backend: str
+    halo: bool
+    partitions: int
+    prepares_file: bool
+    prepare_readers: int
+    passes: tuple[PassLayout, ...]
+    host_bytes: int
+    halo_need: int
+    """Of ``host_bytes``, what the largest halo takes; an estimate until halos are measured."""
+    halo_room: int
+    """What it may take."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the journal."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Layout:
+        """Back from the journal; raises ``KeyError`` or ``TypeError`` where it is not one."""
+        passes = tuple(PassLayout(**{**one, "columns": tuple(one["columns"])}) for one in entry["passes"])
+        return cls(**{**entry, "passes": passes})
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What goes through the disk, or the page cache."""
+
+    read_bytes: int
+    written_bytes: int
+    passes: int
+    """Times the edges are read."""
+
+
+class Planner:
+    """Finds the layout of a program on a graph."""
+
+    def __init__(
+        self,
+        graph: GraphStore,
+        program: Program,
+        settings: InferSettings,
+        *,
+        backend: str,
+        threads: int,
+        num_nodes: int | None = None,
+        num_edges: int | None = None,
+    ) -> None:
+        self._program = program
+        self._settings = settings
+        self._backend = backend
+        self._threads = threads
+        self._num_nodes = graph.num_nodes if num_nodes is None else max(num_nodes, 1)
+        self._num_edges = graph.num_edges if num_edges is None else num_edges
+        self._edge_bytes = self._num_edges * graph.edges.id_dtype.itemsize + 8 * self._num_nodes
+        self._reader = {in_place: reader_bytes(graph, in_place=in_place) for in_place in (True, False)}
+        weights = [step.weight_t for one in program.passes for step in one.dense]
+        weights += [] if program.before is None else [program.before.weight_t]
+        self._fixed = RESERVE_BYTES if backend == "numba" else TORCH_RESERVE_BYTES
+        self._fixed += 2 * sum(weight.nbytes for weight in weights if weight is not None)
+        self._fixed += SCALE_BYTES * self._num_nodes
+
+    def find(self, room_bytes: int) -> Layout:
+        """The best layout within ``room_bytes``; the smallest one where none fits."""
+        sizes = self._matrix_bytes()
+        # Past a few layers only all or nothing: every further one would double the choices.
+        some = [*product((False, True), repeat=len(sizes))] if len(sizes) <= MAX_CHOSEN else []
+        choices = some or [(False,) * len(sizes), (True,) * len(sizes)]
+        found = [(self._lay_out(in_file, room_bytes), in_file) for in_file in choices]
+        fitting = [one for one in found if one[0].host_bytes <= room_bytes]
+        if not fitting:
+            return min((layout for layout, _ in found), key=lambda layout: layout.host_bytes)
+
+        def cost(choice: tuple[Layout, tuple[bool, ...]]) -> tuple[int, int]:
+            layout, in_file = choice
+            rereads = sum(len(one.columns) - 2 for one in layout.passes)
+            return rereads, sum(size for size, flag in zip(sizes, in_file, strict=True) if flag)
+
+        return min(fitting, key=cost)[0]
+
+    def _matrix_bytes(self) -> list[int]:
+        """Of what is prepared, where it is, and of what each pass writes."""
+        passes = self._program.passes
+        widths = [] if self._program.before is None else [padded(self._program.source_width)]
+        widths += [padded(one.widths[-1]) for one in passes[:-1]] + [passes[-1].widths[-1]]
+        return [4 * self._num_nodes * width for width in widths]
+
+    def _lay_out(self, in_file: tuple[bool, ...], room_bytes: int) -> Layout:
+        sizes, partitions, halo = self._matrix_bytes(), self._num_partitions(room_bytes), self._settings.uses_halos
+        needs: list[int] = []
+        at = readers = 0
+        if self._program.before is not None:
+            at = 1
+            need = self._fixed + (0 if in_file[0] else sizes[0])
+            readers = min(max((room_bytes - need) // self._reader[False], 1), self._threads)
+            needs.append(need + readers * self._reader[False])
+        passes: list[PassLayout] = []
+        halo_need, halo_room = 0, room_bytes
+        for number, one in enumerate(self._program.passes, at):
+            need = self._fixed + (0 if in_file[number] else sizes[number])
+            work = self._work(one, partitions)
+            laid = PassLayout((0, one.width), in_file[number], self._threads)
+            if number > 0 and not in_file[number - 1]:
+                need += sizes[number - 1] + work
+            elif halo:
+                need += work + (GATHER_BYTES if number == 0 else 0)
+            else:
+                laid, held = self._hold(one, room_bytes - need, work, laid, from_features=number == 0)
+                need += held
+            if halo:
+                need += HALO_NODE_BYTES * self._num_nodes
+                halo_need = max(halo_need, self._expected_halo(one, partitions))
+                halo_room = min(halo_room, max(room_bytes - need, 0))
+            needs.append(need)
+            passes.append(laid)
+        if halo and self._settings.partitions == "auto":
+            halo_need = min(halo_need, max(halo_room, self._smallest_halo()))
+        return Layout(
+            self._backend, halo, partitions, bool(at and in_file[0]), readers, tuple(passes), max(needs) + halo_need,
+            halo_need, halo_room,
+        )  # fmt: skip
+
+    def _hold(
+        self, one: Pass, room_bytes: int, work: int, laid: PassLayout, *, from_features: bool
+    ) -> tuple[PassLayout, int]:
+        """Columns of features or of a file that fit beside the work, or beside the readers before it starts."""
+        whole = 4 * self._num_nodes * (one.width if from_features else padded(one.width))
+        found: list[tuple[PassLayout, int]] = []
+        for readers in range(self._threads, 0, -1):
+            beside = max(work, readers * self._reader[True] if from_features else 0)
+            if whole + beside <= room_bytes:
+                return replace(laid, readers=readers), whole + beside
+            beside = max(work, readers * self._reader[False] if from_features else 0)
+            columns = self._slices(one.width, room_bytes - beside)
+            widest = max(b - a for a, b in pairwise(columns))
+            held = (whole if len(columns) == 2 else 4 * self._num_nodes * widest) + beside
+            found.append((replace(laid, columns=columns, readers=readers), held))
+        # More readers, but not at the cost of more passes.
+        return min(found, key=lambda one: (one[1] > room_bytes, len(one[0].columns), -one[0].readers))
+
+    def _num_partitions(self, room_bytes: int) -> int:
+        if self._settings.partitions != "auto":
+            return min(self._settings.partitions, self._num_nodes)
+        if self._backend == "numba":
+            return max(-(-(self._num_edges + self._num_nodes) // PARTITION_EDGES), 1)
+        work_bytes = min(max(room_bytes // WORK_SHARE, MIN_WORK_BYTES), WORK_BYTES)
+        whole = max(map(self._whole_work, self._program.passes))
+        return min(max(-(-whole // work_bytes), 1), self._num_nodes)
+
+    @property
+    def row_weight(self) -> float:
+        """What a row weighs against an edge when partitions are cut."""
+        if self._backend == "numba":
+            return ROW_WEIGHT
+        return max(map(self._row_work, self._program.passes)) / EDGE_BYTES
+
+    def _row_work(self, one: Pass) -> int:
+        return 4 * (sum(one.widths) + one.width + 4)
+
+    def _whole_work(self, one: Pass) -> int:
+        """Of torch or DGL, with all rows in one partition."""
+        return EDGE_BYTES * self._num_edges + self._row_work(one) * self._num_nodes
+
+    def _work(self, one: Pass, partitions: int) -> int:
+        if self._backend == "numba":
+            return self._threads * CHUNK_ROWS * 4 * (2 * sum(map(padded, one.widths)) + 8)
+        uneven = self._row_work(one) * min(CHUNK_ROWS, self._num_nodes)  # cuts are rounded to whole chunks
+        return self._whole_work(one) // partitions + (uneven if partitions > 1 else 0)
+
+    def _slices(self, width: int, room_bytes: int) -> tuple[int, ...]:
+        """Whole cache lines of columns where that fits, else groups of four."""
+        fitting = max(room_bytes, 0) // (4 * self._num_nodes)
+        unit = LINE_COLUMNS if fitting >= LINE_COLUMNS else UNIT_COLUMNS
+        step = max(fitting // unit * unit, UNIT_COLUMNS)
+        return (*range(0, width, step), width)
+
+    def _expected_halo(self, one: Pass, partitions: int) -> int:
+        """Of the largest of so many partitions, at worst."""
+        edges = self._num_edges * min(UNEVEN, partitions) // partitions
+        sources = min(self._num_nodes, edges + self._num_nodes * min(UNEVEN, partitions) // partitions)
+        return halo_bytes(one.width, sources, edges)
+
+    def _smallest_halo(self) -> int:
+        finest = max(self._num_nodes // CHUNK_ROWS, 1)
+        return max(self._expected_halo(one, finest) for one in self._program.passes)
+
+    def traffic(self, layout: Layout, feature_bytes: int) -> Traffic:
+        """Reads and writes of all steps."""
+        sizes = self._matrix_bytes()
+        at = 0 if self._program.before is None else 1
+        read = feature_bytes * at
+        written = sum(sizes)  # the journal's, where they are in memory
+        slices = [len(one.columns) - 1 for one in layout.passes]
+        for number, (one, count) in enumerate(zip(self._program.passes, slices, strict=True), at):
+            read += count * (self._edge_bytes + (feature_bytes if number == 0 else sizes[number - 1]))
+            if count > 1:
+                read += 4 * self._num_nodes * one.width
+                written += 4 * self._num_nodes * one.width
+        return Traffic(read, written, sum(slices))
+
+    def formula(self, layout: Layout) -> str:
+        """In words and numbers."""
+        held = max(b - a for one in layout.passes for a, b in pairwise(one.columns))
+        source = f"{format_bytes(layout.halo_need)} for a halo" if layout.halo else f"{held} columns held"
+        sizes = self._matrix_bytes()[-len(layout.passes) :]
+        kept = sum(size for size, one in zip(sizes, layout.passes, strict=True) if not one.writes_file)
+        return (
+            f"{format_bytes(self._fixed)} for scales, weights and threads, {source} of {self._num_nodes:,} nodes, "
+            f"up to {format_bytes(kept)} of results in memory, buffers of the {layout.backend} backend"
+        )
+
+
+def halo_bytes(width: int, num_sources: int, num_edges: int) -> int:
+    """Memory of one partition's sources and edges."""
+    return num_sources * (4 * width + SOURCE_BYTES) + 8 * num_edges

@@ -1,0 +1,56 @@
+"""Features after some steps along the edges, for learners that see no graph: P^k X."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ecgl_scale.errors import UsageError
+from ecgl_scale.infer.features import FeatureRows
+from ecgl_scale.infer.layerwise import describe_scaling, run_program
+from ecgl_scale.infer.program import Pass, Program
+from ecgl_scale.infer.settings import Backend, InferSettings, Matrix, Norm, RowScaling
+from ecgl_scale.run.events import EventSink, ignore_events
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.threads import available_cores
+
+
+def propagate_features(
+    graph: GraphStore,
+    hops: int,
+    *,
+    norm: Norm = "sym",
+    scaling: RowScaling | None = None,
+    backend: Backend = "auto",
+    memory: str | int | None = None,
+    threads: int | None = None,
+    work_directory: Path,
+    on_event: EventSink = ignore_events,
+) -> Matrix:
+    """P^hops X as float32 [N, K], dense whatever the features are; P as in ``infer_logits``.
+
+    In memory where the budget allows it, else a ``np.memmap`` of a file in ``work_directory``, which is then the
+    caller's. Killed, it goes on where it was.
+
+    Memory
+    ------
+    See ``layout``: at least four columns of all nodes.
+    """
+    if hops < 1:
+        raise UsageError(f"features cannot be propagated {hops} times", expected="a whole number from 1 on")
+    started = time.perf_counter()
+    features = FeatureRows(graph, scaling)
+    settings = InferSettings(norm=norm, backend=backend)
+    program = Program(features.width, None, tuple(Pass(features.width, ()) for _ in range(hops)))
+    identity = {
+        "kind": "propagated features",
+        "store": [record.crc32c for record in graph.manifest.files.values()],
+        "hops": hops,
+        "norm": norm,
+        "scaling": describe_scaling(scaling),
+    }
+    return run_program(
+        graph, program, features, identity,
+        settings=settings, memory=memory, threads=threads or available_cores(), work_directory=work_directory,
+        started=started, on_event=on_event,
+    ).logits  # fmt: skip

@@ -1,0 +1,13 @@
+"""Fine-tuning: train on the current task and nothing else. The lower bound."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ecgl_scale.learn.methods.base import Method
+
+
+class Finetune(Method):
+    """Keeps nothing."""
+
+    name: ClassVar[str] = "finetune"

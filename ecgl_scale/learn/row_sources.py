@@ -1,0 +1,270 @@
+"""Where training rows come from: an array, sparse rows in memory, the store's own sparse files, or a file of ours.
+
+A file of ours is raw float32, row after row, with a JSON file beside it that says whose rows they are and their crc32c;
+that one is written last, so rows without it, or with another's, are not used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_kernels.rows import gather_csr
+from ecgl_scale.errors import StorageError, UsageError
+from ecgl_scale.run.durable import DurableWriter, crc32c_of, fsync_directory, storage_errors, write_atomically
+from ecgl_scale.store.block import read_exactly
+from ecgl_scale.store.features.dense import DenseFeatures
+from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
+from ecgl_scale.store.source import CsrBlock
+from ecgl_scale.units import MIB
+
+FORMAT_VERSION = 1
+PIECE_BYTES = 16 * MIB
+"""Rows gathered at once, on their way to memory or disk."""
+CHECK_BYTES = 4 * MIB
+ID_BYTES = 32
+"""What a gather needs for each id of a piece."""
+
+Features = DenseFeatures | SparseFeatures | NDArray[Any]
+Dense = NDArray[np.float32]
+Positions = NDArray[np.int64]
+
+
+class Source(Protocol):
+    """Rows by number; ``read`` fills ``out`` where it cannot give a view."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory the rows take."""
+        ...
+
+    def read(self, start: int, stop: int, out: Dense | None) -> Dense:
+        """Rows ``start`` up to ``stop``, dense."""
+        ...
+
+    def read_sparse(self, start: int, stop: int) -> CsrBlock:
+        """The same as CSR, whose offsets may start past 0."""
+        ...
+
+    def take(self, positions: Positions) -> Dense:
+        """Any rows, dense."""
+        ...
+
+    def take_sparse(self, positions: Positions) -> CsrBlock:
+        """Any rows as CSR."""
+        ...
+
+
+class _DenseOnly:
+    def read_sparse(self, start: int, stop: int) -> CsrBlock:
+        raise UsageError(f"rows {start} to {stop} are dense", expected="sparse rows")
+
+    def take_sparse(self, positions: Positions) -> CsrBlock:
+        raise UsageError(f"these {positions.size} rows are dense", expected="sparse rows")
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource(_DenseOnly):
+    """float32 or float16 rows in memory."""
+
+    array: NDArray[Any]
+
+    @property
+    def held_bytes(self) -> int:
+        """The array."""
+        return self.array.nbytes
+
+    def read(self, start: int, stop: int, out: Dense | None) -> Dense:
+        """A view of float32 rows; others are converted."""
+        rows = self.array[start:stop]
+        if rows.dtype == np.float32:
+            return rows
+        if out is None:
+            return rows.astype(np.float32)
+        np.copyto(out, rows)
+        return out
+
+    def take(self, positions: Positions) -> Dense:
+        """A copy."""
+        return self.array[positions].astype(np.float32, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class CsrSource:
+    """Sparse rows in memory."""
+
+    rows: CsrBlock
+    num_features: int
+
+    @property
+    def held_bytes(self) -> int:
+        """Offsets, columns and values."""
+        return self.rows.indptr.nbytes + self.rows.indices.nbytes + self.rows.values.nbytes
+
+    def read(self, start: int, stop: int, out: Dense | None) -> Dense:
+        """The rows with their zeros."""
+        return to_dense(self.read_sparse(start, stop), self.num_features, out)
+
+    def read_sparse(self, start: int, stop: int) -> CsrBlock:
+        """Views."""
+        return CsrBlock(self.rows.indptr[start : stop + 1], self.rows.indices, self.rows.values)
+
+    def take(self, positions: Positions) -> Dense:
+        """The rows with their zeros."""
+        return to_dense(self.take_sparse(positions), self.num_features)
+
+    def take_sparse(self, positions: Positions) -> CsrBlock:
+        """A copy."""
+        old = self.rows
+        indptr = np.zeros(positions.size + 1, np.int64)
+        np.cumsum(old.indptr[positions + 1] - old.indptr[positions], out=indptr[1:])
+        taken = CsrBlock(indptr, np.empty(indptr[-1], np.uint32), np.empty(indptr[-1], np.float32))
+        order = np.arange(positions.size)
+        gather_csr(old.indptr, old.indices, old.values, positions, order, indptr, taken.indices, taken.values)
+        return taken
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSource:
+    """Sparse rows that stay in the store: its files are mapped, so a block costs a gather and no reading of ours."""
+
+    features: SparseFeatures
+    ids: Positions
+
+    @property
+    def held_bytes(self) -> int:
+        """The ids."""
+        return self.ids.nbytes
+
+    def read(self, start: int, stop: int, out: Dense | None) -> Dense:
+        """The rows with their zeros."""
+        return to_dense(self.read_sparse(start, stop), self.features.num_features, out)
+
+    def read_sparse(self, start: int, stop: int) -> CsrBlock:
+        """A copy."""
+        return self.features.rows(self.ids[start:stop])
+
+    def take(self, positions: Positions) -> Dense:
+        """The rows with their zeros."""
+        return self.features.rows_dense(self.ids[positions])
+
+    def take_sparse(self, positions: Positions) -> CsrBlock:
+        """A copy."""
+        return self.features.rows(self.ids[positions])
+
+
+@dataclass(frozen=True, eq=False)
+class FileSource(_DenseOnly):
+    """A file of float32 rows, whose bytes were checked or written by this process."""
+
+    path: Path
+    num_rows: int
+    num_features: int
+
+    @classmethod
+    def find(cls, path: Path, about: Mapping[str, Any]) -> FileSource | None:
+        """Rows that an earlier run wrote, if they are these rows and every byte is as it was."""
+        try:
+            found = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            crc = found.pop("crc32c")
+            if found != {"version": FORMAT_VERSION, **about} or crc != _crc_of_file(path):
+                return None
+        except (OSError, ValueError, KeyError, AttributeError):
+            return None
+        return cls(path, *about["shape"])
+
+    @classmethod
+    def write(cls, path: Path, about: Mapping[str, Any], pieces: Iterator[NDArray[Any]]) -> FileSource:
+        """Write all rows, durably; they count from the moment the JSON file is there."""
+        partial = path.with_name(f".{path.name}.partial")
+        with storage_errors(path, needed_bytes=4 * about["shape"][0] * about["shape"][1]):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.unlink(missing_ok=True)
+            try:
+                with DurableWriter(partial) as writer:
+                    for piece in pieces:
+                        writer.write(np.ascontiguousarray(piece, np.float32).reshape(-1))
+                    written = writer.finish()
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+            partial.replace(path)
+            fsync_directory(path.parent)
+        record = {"version": FORMAT_VERSION, **about, "crc32c": written.crc32c}
+        write_atomically(path.with_suffix(".json"), json.dumps(record) + "\n")
+        return cls(path, *about["shape"])
+
+    @property
+    def held_bytes(self) -> int:
+        """Nothing: pages of the file are the kernel's."""
+        return 0
+
+    def read(self, start: int, stop: int, out: Dense | None) -> Dense:
+        """Read into ``out``."""
+        if out is None:
+            out = np.empty((stop - start, self.num_features), np.float32)
+        with storage_errors(self.path):
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                row_bytes = 4 * self.num_features
+                whole = read_exactly(descriptor, [out.reshape(-1).view(np.uint8)], start * row_bytes)
+            finally:
+                os.close(descriptor)
+        if not whole:
+            raise StorageError(
+                "a file of training rows became shorter",
+                where=self.path,
+                fix="run the same command again: the rows are gathered anew",
+            )
+        return out
+
+    def take(self, positions: Positions) -> Dense:
+        """Through a map, as rows are far apart; its pages are the kernel's."""
+        with storage_errors(self.path):
+            mapped = np.memmap(self.path, np.float32, mode="r", shape=(self.num_rows, self.num_features))
+        return np.asarray(mapped[positions])
+
+
+def csr_bytes(num_rows: int, num_values: int) -> int:
+    """Memory of sparse rows: int64 offsets, uint32 columns, float32 values."""
+    return 8 * (num_rows + 1) + 8 * num_values
+
+
+def count_values(features: SparseFeatures, ids: Positions) -> int:
+    """Values of the rows ``ids``, from the offsets alone. Memory: 24 bytes an id."""
+    ordered = np.sort(ids)
+    total = 0
+    for block in features.blocks():
+        here = ordered[np.searchsorted(ordered, block.start) : np.searchsorted(ordered, block.stop)] - block.start
+        if here.size:
+            offsets = features.read(block).indptr
+            total += int((offsets[here + 1] - offsets[here]).sum())
+    return total
+
+
+def piece_rows(num_features: int) -> int:
+    """Rows gathered at once."""
+    return max(PIECE_BYTES // (4 * num_features), 1)
+
+
+def gather_pieces(features: DenseFeatures | NDArray[Any], ids: Positions, *, threads: int) -> Iterator[NDArray[Any]]:
+    """Rows ``ids`` in their order, some MiB at a time."""
+    step = piece_rows(features.shape[1] if isinstance(features, np.ndarray) else features.num_features)
+    for start in range(0, ids.size, step):
+        wanted = ids[start : start + step]
+        yield features[wanted] if isinstance(features, np.ndarray) else features.rows(wanted, threads=threads)
+
+
+def _crc_of_file(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while piece := file.read(CHECK_BYTES):
+            crc = crc32c_of(piece, crc)
+    return crc
