@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 from ecgl_scale._version import __version__
 
 if TYPE_CHECKING:
+    from ecgl_scale.learn.tasks import TaskStream
+    from ecgl_scale.pipeline.estimator import ECGL
     from ecgl_scale.store.graph import GraphStore
 
-__all__ = ["GraphStore", "__version__"]
+__all__ = ["ECGL", "GraphStore", "TaskStream", "__version__"]
 
-_HOMES = {"GraphStore": "ecgl_scale.store.graph"}
+_HOMES = {
+    "ECGL": "ecgl_scale.pipeline.estimator",
+    "GraphStore": "ecgl_scale.store.graph",
+    "TaskStream": "ecgl_scale.learn.tasks",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from types import FrameType
 import typer
 
 from ecgl_scale._version import __version__
-from ecgl_scale.cli import doctor, generate, ingest, inspect, rank
+from ecgl_scale.cli import doctor, generate, ingest, inspect, rank, run
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
 from ecgl_scale.errors import EcglError, StopRequestedError
 
@@ -34,6 +34,9 @@ app.command("doctor")(doctor.doctor)
 app.command("info")(inspect.info)
 app.command("verify")(inspect.verify)
 app.command("rank")(rank.rank)
+app.command("plan")(run.plan)
+app.command("run")(run.run)
+app.command("infer")(run.infer)
 
 
 def _print_version(wanted: bool) -> None:

@@ -46,7 +46,35 @@ class Note:
     text: str
 
 
-Event = StageStarted | BlockFinished | StageFinished | Note
+@dataclass(frozen=True)
+class EpochFinished:
+    """One pass over a task's rows, and one step of the optimizer unless batched, is done."""
+
+    task: int
+    epoch: int
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TaskFinished:
+    """A task has been learned, remembered and tested."""
+
+    task: int
+    num_tasks: int
+    accuracies: tuple[float, ...]
+    """Percent, on each task seen so far: a row of the performance matrix."""
+
+
+@dataclass(frozen=True)
+class RunStopped:
+    """The last event of a run."""
+
+    reason: str
+    """``finished``, or what ended it."""
+
+
+Event = StageStarted | BlockFinished | StageFinished | Note | EpochFinished | TaskFinished | RunStopped
 EventSink = Callable[[Event], None]
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import json
 import os
 import shutil
-import socket
 from pathlib import Path
 
-from ecgl_scale.errors import LockedError, StoreExistsError
+from ecgl_scale.errors import StoreExistsError
 from ecgl_scale.run.durable import fsync_directory, storage_errors
+from ecgl_scale.run.lock import take_lock
 from ecgl_scale.run.signals import uninterrupted
 
 
@@ -34,7 +32,7 @@ class Staging:
             with storage_errors(self.target), uninterrupted():
                 self._refuse_existing()
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._take_lock()
+                self._lock = take_lock(self._lock_path(), target=self.target)
                 shutil.rmtree(self.path, ignore_errors=True)
                 self.path.mkdir()
         except BaseException:
@@ -57,31 +55,6 @@ class Staging:
 
     def _lock_path(self) -> Path:
         return self.path.with_name(f"{self.path.name}.lock")
-
-    def _take_lock(self) -> None:
-        while True:
-            descriptor = os.open(self._lock_path(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
-                os.close(descriptor)
-                raise LockedError(
-                    "another process is writing this target",
-                    where=f"{self.target} (held by {holder or 'unknown'})",
-                    fix="wait for it to end, or stop it",
-                ) from error
-            # The previous holder may have removed the name between our open and our lock: then lock the new file.
-            try:
-                current = self._lock_path().stat().st_ino
-            except FileNotFoundError:
-                current = -1
-            if current == os.fstat(descriptor).st_ino:
-                break
-            os.close(descriptor)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode(), 0)
-        self._lock = descriptor
 
     def commit(self) -> None:
         """Put the finished directory in the target's place."""

@@ -1,0 +1,117 @@
+"""``ecgl plan``, ``run`` and ``infer``: from a config to results, and from results to predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ecgl_scale.cli.options import Json, Memory, StorePath, Threads
+from ecgl_scale.cli.output import print_json
+from ecgl_scale.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from ecgl_scale.run.config import RunConfig
+    from ecgl_scale.run.plan import MemoryPlan
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/configuration.md.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a key of the config.")
+]
+
+
+def plan(
+    context: typer.Context,
+    config: ConfigPath,
+    overrides: Overrides = None,
+    memory: Memory = None,
+    as_json: Json = False,
+) -> None:
+    """What each stage of a run will need; fails where it does not fit."""
+    from ecgl_scale.pipeline.directory import plan_as_json
+    from ecgl_scale.pipeline.plan import plan_config
+
+    found = plan_config(_load(config, overrides, memory))
+    if as_json:
+        print_json(plan_as_json(found))
+    elif not context.obj.quiet:
+        _print_plan(found)
+    found.require()
+
+
+def run(
+    context: typer.Context,
+    config: ConfigPath,
+    out: Annotated[Path | None, typer.Option("--out", metavar="RUN", help="Directory of the run.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan, as `ecgl plan` does.")] = False,
+    memory: Memory = None,
+    as_json: Json = False,
+) -> None:
+    """Learn a stream of tasks and test on all of them."""
+    if dry_run:
+        plan(context, config, overrides, memory, as_json)
+        return
+    if out is None:
+        raise typer.BadParameter("a run needs a directory", param_hint="--out")
+    from ecgl_scale.pipeline.run import run as run_config
+
+    loaded = _load(config, overrides, memory)
+    with context.obj.progress() as sink:
+        results = run_config(loaded, out, resume=resume, on_event=sink)
+    if as_json:
+        print_json(results)
+    elif not context.obj.quiet:
+        _print_results(results, out)
+
+
+def infer(
+    context: typer.Context,
+    run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a finished run.")],
+    store: StorePath,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Parquet file to write: node, label, score.")],
+    memory: Memory = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Predict the class of every node of a store with a finished run's weights."""
+    from ecgl_scale.pipeline.infer import infer_store
+
+    with context.obj.progress() as sink:
+        report = infer_store(run_directory, store, out, memory=memory, threads=threads, on_event=sink)
+    if as_json:
+        print_json(report)
+    elif not context.obj.quiet:
+        seconds = f"{report['seconds']:.1f} s with the {report['backend']} backend"
+        print(f"{out}: {format_count(report['num_nodes'])} nodes, {seconds}")
+
+
+def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunConfig:
+    from ecgl_scale.run.config import load_config
+
+    return load_config(config, [*(overrides or []), *([] if memory is None else [f"memory={memory}"])])
+
+
+def _print_plan(found: MemoryPlan) -> None:
+    print(f"{'stage':<24}{'memory':>12}{'read':>12}{'written':>12}{'passes':>8}  need")
+    for stage in found.stages:
+        need = format_bytes(found.held_bytes + stage.host_bytes)
+        read, written = format_bytes(stage.read_bytes), format_bytes(stage.written_bytes)
+        print(f"{stage.stage:<24}{need:>12}{read:>12}{written:>12}{stage.passes:>8}  {stage.formula}")
+    fits = "fits" if found.fits else "does NOT fit"
+    of_which = f"(of which {format_bytes(found.held_bytes)} for Python and libraries)"
+    budget = f"{format_bytes(found.budget.total_bytes)} from {found.budget.origin}"
+    print(f"peak {format_bytes(found.peak_bytes)} {of_which} {fits} the budget of {budget}")
+
+
+def _print_results(results: dict[str, Any], out: Path) -> None:
+    matrix = results["matrix"]
+    print("accuracy (macro, %) after each task (row) on each task (column)")
+    for number, row in enumerate(matrix):
+        shown = "".join("      " if value is None else f"{value:6.1f}" for value in row)
+        print(f"{number:>4} {shown}")
+    forgetting = "-" if results["af"] is None else f"{results['af']:.1f}"
+    print(f"{results['method']} ({results['preset']}, {results['setting']}): AA {results['aa']:.1f}, AF {forgetting}")
+    print(f"results: {out / 'results.json'}")

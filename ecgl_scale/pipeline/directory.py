@@ -1,0 +1,127 @@
+"""The directory of a run: whose it is, who may write to it, and what others read in it.
+
+config.yaml  plan.json  state.json  split.parquet  weights/  bank.arrow  results.json  metrics.parquet
+events.jsonl  run.log
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ecgl_scale.errors import StoreExistsError, UsageError
+from ecgl_scale.pipeline.state import RunState
+from ecgl_scale.run.config import RunConfig, load_config
+from ecgl_scale.run.durable import storage_errors, write_atomically
+from ecgl_scale.run.events import Event, EventSink
+from ecgl_scale.run.lock import take_lock
+from ecgl_scale.run.plan import MemoryPlan
+
+CONFIG_NAME = "config.yaml"
+RESULTS_NAME = "results.json"
+LOCK_NAME = ".lock"
+
+
+class RunDirectory:
+    """A run's directory, locked by this process from ``open`` to ``close``."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path, config: RunConfig, *, resume: bool) -> RunDirectory:
+        """Make a new directory, or take over one that the same config began; nothing of another run is touched."""
+        path = path.absolute()
+        with storage_errors(path):
+            if resume:
+                _refuse_other_run(path, config)
+            elif path.exists() and (not path.is_dir() or any(entry.name != LOCK_NAME for entry in path.iterdir())):
+                raise StoreExistsError(
+                    "the run directory already exists", where=path, fix="choose another --out, or pass --resume"
+                )
+            path.mkdir(parents=True, exist_ok=True)
+            directory = cls(path, take_lock(path / LOCK_NAME, target=path))
+            if not resume:
+                write_atomically(path / CONFIG_NAME, config.to_yaml())
+        return directory
+
+    def work(self, name: str) -> Path:
+        """A directory for files that are only needed while running."""
+        path = self.path / "work" / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def write_plan(self, plan: MemoryPlan) -> None:
+        """``plan.json``: what each stage was to need."""
+        write_atomically(self.path / "plan.json", json.dumps(plan_as_json(plan), indent=1))
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        """``results.json``, the last file of a run."""
+        write_atomically(self.path / RESULTS_NAME, json.dumps(results, indent=1))
+
+    def close(self) -> None:
+        """Let others in."""
+        os.close(self._lock)
+
+
+def plan_as_json(plan: MemoryPlan) -> dict[str, Any]:
+    """A plan as ``plan.json`` and ``ecgl plan --json`` show it."""
+    return {
+        "budget_bytes": plan.budget.total_bytes,
+        "budget_from": plan.budget.origin,
+        "held_bytes": plan.held_bytes,
+        "peak_bytes": plan.peak_bytes,
+        "fits": plan.fits,
+        "stages": [asdict(stage) for stage in plan.stages],
+    }
+
+
+def _refuse_other_run(path: Path, config: RunConfig) -> None:
+    state = RunState.read(path) if path.is_dir() else None
+    if state is None:
+        raise UsageError("there is nothing to resume", where=path, fix="run without --resume")
+    if state.digest != config.digest():
+        known = load_config(path / CONFIG_NAME)
+        changed = ", ".join(sorted(_differences(known.model_dump(), config.model_dump())))
+        raise UsageError(
+            f"the run directory belongs to another config; these keys differ: {changed}",
+            where=path,
+            fix=f"resume with its own config, {path / CONFIG_NAME}, or choose another --out",
+        )
+
+
+def _differences(known: dict[str, Any], given: dict[str, Any], prefix: str = "") -> list[str]:
+    changed = []
+    for name in known.keys() | given.keys():
+        old, new = known.get(name), given.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            changed += _differences(old, new, f"{prefix}{name}.")
+        elif old != new:
+            changed.append(prefix + name)
+    return changed
+
+
+class EventLog:
+    """Appends every event to ``events.jsonl``, one JSON object a line, and passes it on."""
+
+    def __init__(self, path: Path, then: EventSink) -> None:
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._then = then
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Write it and pass it on."""
+        line = json.dumps({"time": round(time.time(), 3), "event": type(event).__name__, **asdict(event)})
+        with self._lock:
+            self._file.write(line + "\n")
+        self._then(event)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,126 @@
+"""``ecgl run``: take a store through a whole stream of tasks.
+
+    for each task:  train on its rows and the bank  ->  rank its nodes and remember some  ->  test on every task so far
+
+Every step ends with a state on disk, and training, ranking and inference keep their own place within a step, so a run
+that is killed goes on where it was, and ends with the same results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ecgl_scale.learn.tasks import Task, TaskStream
+from ecgl_scale.pipeline.checkpoint import Checkpoints
+from ecgl_scale.pipeline.clock import StageClock
+from ecgl_scale.pipeline.directory import EventLog, RunDirectory
+from ecgl_scale.pipeline.learner import Learner
+from ecgl_scale.pipeline.plan import plan_run
+from ecgl_scale.pipeline.results import make_results, write_metrics
+from ecgl_scale.pipeline.setup import open_store, store_id, task_stream
+from ecgl_scale.pipeline.state import RunState
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.events import EpochFinished, EventSink, RunStopped, StageStarted, TaskFinished, ignore_events
+from ecgl_scale.run.memory import PeakSampler
+
+
+def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSink = ignore_events) -> dict[str, Any]:
+    """Run a config into the directory ``out``; returns what ``results.json`` holds.
+
+    Raises
+    ------
+    UsageError
+        The config does not go with the store, or ``out`` with the config; nothing has been written.
+    DoesNotFitError
+        A stage needs more than the budget; nothing has been written.
+    """
+    graph = open_store(config)
+    stream = task_stream(graph, config, on_event)
+    plan = plan_run(graph, stream, config)
+    plan.require()
+    directory = RunDirectory.open(out, config, resume=resume)
+    log = EventLog(directory.path / "events.jsonl", on_event)
+    reason = "finished"
+    try:
+        directory.write_plan(plan)
+        stream.save(directory.path / "split.parquet")
+        state = RunState.read(directory.path) or RunState(config.digest(), store_id(graph), stream.split_hash)
+        state.write(directory.path)
+        with PeakSampler() as sampler:
+            clock = StageClock(state.stages, sampler, log)
+            learner = Learner(config, graph, stream, directory.path, log)
+            state = _learn_tasks(learner, stream, state, clock, Checkpoints(directory.path), log)
+        results = make_results(config, stream, replace(state, stages=clock.records), plan)
+        write_metrics(directory.path / "metrics.parquet", state)
+        learner.save_model()
+        directory.write_results(results)
+        replace(state, is_finished=True).write(directory.path)
+        learner.remove_work()
+        return results
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        log(RunStopped(reason))
+        log.close()
+        directory.close()
+
+
+def _learn_tasks(
+    learner: Learner, stream: TaskStream, state: RunState, clock: StageClock, checkpoints: Checkpoints, log: EventSink
+) -> RunState:
+    learner.restore(checkpoints.load(state), task_index=state.task)
+    try:
+        for task in list(stream)[state.task :]:
+            with clock.stage("extract"):
+                learner.predictor.prepare(task)
+            if state.step == "train":
+                with clock.stage("train"):
+                    state = _train(learner, task, state, checkpoints, log)
+                state = replace(state, step="remember", stages=clock.records)
+                state = checkpoints.save(state, learner.tensors())
+            if state.step == "remember":
+                with clock.stage("remember"):
+                    learner.remember(task)
+                state = replace(state, step="evaluate", stages=clock.records)
+                state.write(learner.directory)
+            with clock.stage("evaluate"):
+                state = _evaluate(learner, stream, task, state)
+            log(TaskFinished(task.index, len(stream), state.macro[-1]))
+            state = replace(state, task=task.index + 1, step="train", epoch=0, stages=clock.records)
+            state.write(learner.directory)
+    finally:
+        checkpoints.close()
+    return state
+
+
+def _train(learner: Learner, task: Task, state: RunState, checkpoints: Checkpoints, log: EventSink) -> RunState:
+    """The epochs of a task that are still to do."""
+    name, epochs = f"train task {task.index}", learner.config.learn.epochs
+    losses = list(state.losses[task.index]) if len(state.losses) > task.index else []
+    learner.begin_task(task, is_new=state.epoch == 0)
+    log(StageStarted(name, epochs, "epochs"))
+    for epoch in range(state.epoch, epochs):
+        finished = learner.train_epoch(task, epoch)
+        losses = [*losses[:epoch], finished.loss]
+        log(EpochFinished(task.index, epoch, finished.loss, finished.seconds))
+        state = replace(state, epoch=epoch + 1, losses=(*state.losses[: task.index], tuple(losses)))
+        checkpoints.offer(state, learner.tensors)
+    checkpoints.wait()
+    learner.end_task()
+    return state
+
+
+def _evaluate(learner: Learner, stream: TaskStream, task: Task, state: RunState) -> RunState:
+    """Fill the row of the performance matrix; what a killed run had filled in is kept."""
+    done = len(state.macro) == task.index + 1
+    macro = state.macro[-1] if done else ()
+    micro = state.micro[-1] if done else ()
+    for tested in stream.seen(task)[len(macro) :]:
+        accuracy = learner.evaluate(after=task, on=tested)
+        macro, micro = (*macro, accuracy.macro), (*micro, accuracy.micro)
+        state = replace(state, macro=(*state.macro[: task.index], macro), micro=(*state.micro[: task.index], micro))
+        state.write(learner.directory)
+    return state

@@ -1,0 +1,118 @@
+"""From a config to the things a run works with: the store, the stream of tasks, the settings of each room."""
+
+from __future__ import annotations
+
+from ecgl_scale.errors import UsageError
+from ecgl_scale.infer.settings import InferSettings
+from ecgl_scale.learn.loss import LossSettings
+from ecgl_scale.learn.scaling import Scaling, fit_standard
+from ecgl_scale.learn.tasks import TaskStream
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.durable import crc32c_of
+from ecgl_scale.run.events import EventSink, ignore_events
+from ecgl_scale.select.choose import ChooseSettings
+from ecgl_scale.select.pagerank import PageRankSettings
+from ecgl_scale.store.graph import GraphStore
+
+
+def open_store(config: RunConfig) -> GraphStore:
+    """The store of a config; it must have what a learner needs."""
+    graph = GraphStore.open(config.store)
+    graph.require_features()
+    if graph.num_classes is None:
+        raise UsageError("the store has no labels", where=graph.path, fix="ingest it again with its labels")
+    return graph
+
+
+def store_id(graph: GraphStore) -> str:
+    """Tells stores apart by what is in them, wherever they are."""
+    crcs = [f"{name}:{record.crc32c}" for name, record in sorted(graph.manifest.files.items())]
+    return f"{crc32c_of(' '.join(crcs).encode()):08x}"
+
+
+def task_stream(graph: GraphStore, config: RunConfig, on_event: EventSink = ignore_events) -> TaskStream:
+    """The tasks of a config; each must have nodes to train on and nodes to score on."""
+    tasks = config.tasks
+    if tasks.column is not None:  # as the config makes sure, with `kind: time` only
+        stream = TaskStream.time_incremental(
+            graph,
+            column=tasks.column,
+            seed=config.seed,
+            split=tasks.split,
+            fractions=tasks.fractions,
+            min_class_nodes=tasks.min_class_nodes,
+            on_event=on_event,
+        )
+    else:
+        stream = TaskStream.class_incremental(
+            graph,
+            classes_per_task=tasks.classes_per_task,
+            seed=config.seed,
+            class_order=tasks.class_order,
+            split=tasks.split,
+            fractions=tasks.fractions,
+            min_class_nodes=tasks.min_class_nodes,
+            on_event=on_event,
+        )
+    for task in stream:
+        scored = task.test_ids if tasks.score == "test" else task.valid_ids
+        if not task.train_ids.size or not scored.size:
+            raise UsageError(
+                f"task {task.index} ({task.name}) has {task.train_ids.size} training nodes and {scored.size} to score",
+                where=graph.path,
+                fix="other tasks.fractions, another split, or a larger tasks.min_class_nodes",
+            )
+    return stream
+
+
+def scaling_of(graph: GraphStore, stream: TaskStream, config: RunConfig) -> Scaling:
+    """How features are scaled. Moments are those of the first task's training nodes: later ones are not known yet."""
+    if config.learn.scale == "standard":
+        return fit_standard(graph.require_features(), stream[0].train_ids)
+    return Scaling(config.learn.scale)
+
+
+def loss_settings(config: RunConfig) -> LossSettings:
+    """How rows are weighed."""
+    learn = config.learn
+    return LossSettings(
+        setting=config.setting,
+        balance=learn.balance,
+        reduction=learn.reduction,
+        lambda_=learn.lambda_,
+        replay_slice=learn.replay_slice,
+    )
+
+
+def choose_settings(config: RunConfig, task_index: int) -> ChooseSettings:
+    """Which nodes of a task are remembered."""
+    bank, rank = config.bank, config.rank
+    return ChooseSettings(
+        budget=bank.budget,
+        diversity_ratio=bank.diversity_ratio,
+        importance=bank.importance,
+        diversity=bank.diversity,
+        quota=bank.quota,
+        select=bank.select,
+        refill=bank.refill,
+        pagerank=PageRankSettings(
+            damping=rank.damping, tol=rank.tol, max_iter=rank.max_iter, norm=rank.norm, dangling=rank.dangling
+        ),
+        gamma=rank.gamma,
+        include_self=rank.include_self,
+        seed=(config.seed, task_index),
+    )
+
+
+def infer_settings(config: RunConfig) -> InferSettings:
+    """How predictions are made."""
+    infer, learn = config.infer, config.learn
+    return InferSettings(
+        encoder=learn.encoder,
+        norm=infer.norm,
+        bias_place=learn.bias_place,
+        backend=infer.backend,
+        partitioner=infer.partitioner,
+        partitions=infer.partitions,
+        device=learn.device,
+    )
