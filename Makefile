@@ -14,10 +14,13 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	rm -rf demo
-	$(BIN)/ecgl generate sbm demo/graph.ecgl --nodes 20000 --classes 10 --features 64 --seed 0
-	$(BIN)/ecgl verify demo/graph.ecgl
-	$(BIN)/ecgl info demo/graph.ecgl
-	$(BIN)/ecgl rank demo/graph.ecgl --out demo/scores.parquet --kind both
+	$(BIN)/ecgl generate sbm demo/demo.ecgl --nodes 20000 --classes 10 --features 64 --signal 2 --homophily 0.6 --seed 0
+	$(BIN)/ecgl info demo/demo.ecgl
+	cd demo && ../$(BIN)/ecgl plan ../configs/demo.yaml
+	cd demo && ../$(BIN)/ecgl run ../configs/demo.yaml --out finetune --set method=finetune --set cache=tasks
+	cd demo && ../$(BIN)/ecgl run ../configs/demo.yaml --out joint --set method=joint --set cache=tasks
+	cd demo && ../$(BIN)/ecgl run ../configs/demo.yaml --out ecgl --set cache=tasks
+	$(BIN)/ecgl report demo/finetune demo/ecgl demo/joint
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """The whole of ``ecgl rank --kind both`` on a graph of the size of ogbn-products, under a budget of 1 GiB.
 
-    python -m bench.rank_products [--nodes N] [--memory 1GiB] [--repeats 3]
+    python -m bench.rank_products [--like products] [--memory 1GiB] [--repeats 3]
 
 2.45 million nodes, 124 million directed edges, 100 features: attribute vector, attributed PageRank to 1e-8, diversity,
 scores written. Every run is a process of its own and begins with the page cache dropped.
@@ -18,12 +18,11 @@ from bench.harness import DEFAULT_WORK, drop_page_cache, ecgl, run_measured, sav
 from ecgl_scale.units import parse_bytes
 
 
-def run(work: Path, nodes: int | None, memory: str, repeats: int) -> dict[str, Any]:
+def run(work: Path, like: str, memory: str, repeats: int) -> dict[str, Any]:
     """Build the graph, rank it, keep seconds and peak of each stage."""
     store, out = work / "products.ecgl", work / "products.parquet"
     shutil.rmtree(store, ignore_errors=True)
-    size = [] if nodes is None else ["--nodes", str(nodes)]
-    info = json.loads(run_measured(ecgl("generate", "sbm", str(store), "--like", "products", *size, "--json")).stdout)
+    info = json.loads(run_measured(ecgl("generate", "sbm", str(store), "--like", like, "--json")).stdout)
     seconds, peaks, stages, cold = [], [], [], False
     for _ in range(repeats):
         cold = drop_page_cache()
@@ -59,13 +58,13 @@ def run(work: Path, nodes: int | None, memory: str, repeats: int) -> dict[str, A
 def main() -> None:
     """Run the case and keep its record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int)
+    parser.add_argument("--like", default="products")
     parser.add_argument("--memory", default="1GiB")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--work", type=Path, default=DEFAULT_WORK)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    save("rank_products", run(arguments.work, arguments.nodes, arguments.memory, arguments.repeats))
+    save("rank_products", run(arguments.work, arguments.like, arguments.memory, arguments.repeats))
 
 
 if __name__ == "__main__":

@@ -60,6 +60,9 @@ def sbm(
     homophily: Annotated[
         float, typer.Option("--homophily", min=0.0, max=1.0, help="Share of edges inside a class.")
     ] = 0.8,
+    signal: Annotated[
+        float, typer.Option("--signal", min=0.0, help="How far apart the features of two classes are.")
+    ] = 4.0,
     seed: Seed = 0,
 ) -> None:
     """Degree-corrected block model with classes, features and arrival times."""
@@ -80,6 +83,7 @@ def sbm(
                 num_features=features,
                 average_degree=average_degree,
                 homophily=homophily,
+                signal=signal,
                 seed=seed,
             ),
             True,

@@ -7,6 +7,7 @@ Exit codes: 0 done, 2 usage or config, 3 bad, incomplete, corrupt or locked inpu
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -16,7 +17,7 @@ from types import FrameType
 import typer
 
 from ecgl_scale._version import __version__
-from ecgl_scale.cli import doctor, generate, ingest, inspect, rank, run
+from ecgl_scale.cli import doctor, generate, ingest, inspect, rank, report, run
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
 from ecgl_scale.errors import EcglError, StopRequestedError
 
@@ -37,6 +38,7 @@ app.command("rank")(rank.rank)
 app.command("plan")(run.plan)
 app.command("run")(run.run)
 app.command("infer")(run.infer)
+app.command("report")(report.report)
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,6 +72,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run ``ecgl`` and exit with the documented code."""
+    # Threads that wait by spinning take the cores from those they wait for wherever a machine is shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGUSR2, _stop)
     try:

@@ -22,6 +22,7 @@ from ecgl_scale.infer.settings import Norm
 from ecgl_scale.store.block import Block
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.ragged import Ragged
+from ecgl_scale.store.threads import map_bounded
 
 Ints = NDArray[np.int64]
 Scale = NDArray[np.float32] | None
@@ -64,6 +65,11 @@ class EdgeRows:
         if block.index not in self._mapped:
             self._mapped[block.index] = self._edges.read(block)
         return self._mapped[block.index]
+
+    def read_all(self, *, threads: int) -> None:
+        """Map and check every block, several at once."""
+        for _ in map_bounded(self.stored, self.blocks(), threads=threads):
+            pass
 
     def edges_before(self, row: int) -> int:
         """Stored edges into the nodes below ``row``."""

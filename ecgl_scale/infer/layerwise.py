@@ -114,6 +114,7 @@ def run_program(
     layout = planner.find(budget.total_bytes - held) if finished is None else finished.layout
     formula = f"{format_bytes(held)} held already + {planner.formula(layout)}"
     budget.require(held + layout.host_bytes, stage="the inference", formula=formula)
+    edges.read_all(threads=threads)
     layout, partitions = _cut(
         layout, edges, program, settings,
         row_weight=planner.row_weight, store=graph.path, scratch=work_directory, budget=budget,

@@ -29,9 +29,11 @@ from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.threads import available_cores, map_bounded
-from ecgl_scale.units import format_bytes
+from ecgl_scale.units import MIB, format_bytes
 
 STAGE = "hold the task graph"
+RESERVE_BYTES = 32 * MIB
+"""For torch's threads, its caches and small objects."""
 Norm = Literal["sym", "sum", "mean"]
 RANGES_PER_THREAD = 8
 """Ranges of rows with about equal numbers of edges: few hand-overs, and all threads end together."""
@@ -40,14 +42,15 @@ RANGES_PER_THREAD = 8
 def plan_propagation(graph: GraphStore, widths: tuple[int, ...], *, dropout: float = 0.0) -> StagePlan:
     """What training on the whole graph takes: edges both ways, features, their first messages, all activations.
 
-    ``sides * (8 (N + 1) + 4 E) + 8 N + 4 N * (2 features + 5 * hidden (7 with dropout) + 6 * classes)``; one side for
-    symmetric graphs, else two; ids take 8 bytes past 2^32 nodes.
+    ``sides * (8 (N + 1) + 4 E) + 8 N + 4 N * (2 features + 6 * hidden (8 with dropout) + 6 * classes)`` + 32 MiB;
+    one side for symmetric graphs, else two; ids take 8 bytes past 2^32 nodes. Autograd's memory is the allocator's, so
+    two of the hidden layers are for what it keeps back.
     """
     sides = 1 if graph.manifest.edges.symmetrised else 2
     edge_bytes = sides * (8 * (graph.num_nodes + 1) + graph.edges.id_dtype.itemsize * graph.num_edges)
-    copies = 7 if dropout else 5
+    copies = 8 if dropout else 6
     floats = 2 * widths[0] + copies * sum(widths[1:-1]) + 6 * widths[-1]
-    needed = edge_bytes + 8 * graph.num_nodes + 4 * graph.num_nodes * floats
+    needed = edge_bytes + 8 * graph.num_nodes + 4 * graph.num_nodes * floats + RESERVE_BYTES
     formula = f"{format_bytes(edge_bytes)} of edges + {graph.num_nodes:,} nodes * {4 * floats + 8:,} bytes"
     return StagePlan("train as a graph", needed, formula, read_bytes=edge_bytes, passes=1, setting="learn.train_as")
 

@@ -246,7 +246,7 @@ def _convolve(
         if bias is None or not is_inside:
             return _linear(propagate(x), weight, bias)
         row_sums = propagate(torch.ones(len(x), 1, device=x.device))
-        return _linear(propagate(x), weight, None) + row_sums * bias
+        return _linear(propagate(x), weight, None).addcmul_(row_sums, bias)
     sent = propagate(_linear(x, weight, bias if is_inside else None))
     return sent if bias is None or is_inside else sent + bias
 

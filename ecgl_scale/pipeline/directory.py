@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from ecgl_scale.run.plan import MemoryPlan
 CONFIG_NAME = "config.yaml"
 RESULTS_NAME = "results.json"
 LOCK_NAME = ".lock"
+WORK_NAME = "work"
 
 
 class RunDirectory:
@@ -38,24 +41,23 @@ class RunDirectory:
     def open(cls, path: Path, config: RunConfig, *, resume: bool) -> RunDirectory:
         """Make a new directory, or take over one that the same config began; nothing of another run is touched."""
         path = path.absolute()
+        check = partial(_refuse_other_run, path, config) if resume else partial(_refuse_any_run, path)
         with storage_errors(path):
-            if resume:
-                _refuse_other_run(path, config)
-            elif path.exists() and (not path.is_dir() or any(entry.name != LOCK_NAME for entry in path.iterdir())):
-                raise StoreExistsError(
-                    "the run directory already exists", where=path, fix="choose another --out, or pass --resume"
-                )
+            check()
             path.mkdir(parents=True, exist_ok=True)
             directory = cls(path, take_lock(path / LOCK_NAME, target=path))
-            if not resume:
-                write_atomically(path / CONFIG_NAME, config.to_yaml())
+            try:
+                check()  # again, as another process may have come and gone before the lock was ours
+                if not resume:
+                    write_atomically(path / CONFIG_NAME, config.to_yaml())
+            except BaseException:
+                directory.close()
+                raise
         return directory
 
-    def work(self, name: str) -> Path:
-        """A directory for files that are only needed while running."""
-        path = self.path / "work" / name
-        path.mkdir(parents=True, exist_ok=True)
-        return path
+    def remove_work(self) -> None:
+        """Remove what only a running run needs."""
+        shutil.rmtree(self.path / WORK_NAME, ignore_errors=True)
 
     def write_plan(self, plan: MemoryPlan) -> None:
         """``plan.json``: what each stage was to need."""
@@ -64,6 +66,14 @@ class RunDirectory:
     def write_results(self, results: dict[str, Any]) -> None:
         """``results.json``, the last file of a run."""
         write_atomically(self.path / RESULTS_NAME, json.dumps(results, indent=1))
+
+    def read_results(self) -> dict[str, Any] | None:
+        """What an earlier process wrote to ``results.json``; None where it cannot be read."""
+        try:
+            found = json.loads((self.path / RESULTS_NAME).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
 
     def close(self) -> None:
         """Let others in."""
@@ -82,12 +92,21 @@ def plan_as_json(plan: MemoryPlan) -> dict[str, Any]:
     }
 
 
+def _refuse_any_run(path: Path) -> None:
+    """A directory without a config is one whose run was killed before it began, or an empty one of the user's."""
+    own = {LOCK_NAME, f".{CONFIG_NAME}.partial"}
+    if path.exists() and (not path.is_dir() or any(entry.name not in own for entry in path.iterdir())):
+        raise StoreExistsError(
+            "the run directory already exists", where=path, fix="choose another --out, or pass --resume"
+        )
+
+
 def _refuse_other_run(path: Path, config: RunConfig) -> None:
     state = RunState.read(path) if path.is_dir() else None
-    if state is None:
+    if state is None and not (path / CONFIG_NAME).exists():
         raise UsageError("there is nothing to resume", where=path, fix="run without --resume")
-    if state.digest != config.digest():
-        known = load_config(path / CONFIG_NAME)
+    known = load_config(path / CONFIG_NAME)
+    if (known.digest() if state is None else state.digest) != config.digest():
         changed = ", ".join(sorted(_differences(known.model_dump(), config.model_dump())))
         raise UsageError(
             f"the run directory belongs to another config; these keys differ: {changed}",

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Segment, Targets, make_segments, make_targets
 from ecgl_scale.learn.message import GraphPropagation, GraphSegment
@@ -24,6 +27,7 @@ from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.task_graph import TaskGraphs, positions_of
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.learn.train import AnySegment, EpochResult, Trainer, plan_training
+from ecgl_scale.pipeline.directory import WORK_NAME
 from ecgl_scale.pipeline.predict import Predictor
 from ecgl_scale.pipeline.setup import choose_settings, loss_settings, scaling_of
 from ecgl_scale.report.metrics import Accuracy, accuracy
@@ -34,8 +38,10 @@ from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.select.choose import choose_nodes
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
+from ecgl_scale.store.threads import available_cores
 
 BANK_NAME = "bank.arrow"
+SMALL_EPOCH_FLOPS = 2e8
 MODEL_NAME = "weights/model.safetensors"
 ABOUT_NAME = "weights/model.json"
 
@@ -52,7 +58,7 @@ class Learner:
         self.method = create_method(config.method)
         self.bank = MemoryBank.empty(graph.num_features)
         self._on_event = on_event
-        self._work = directory / "work"
+        self._work = directory / WORK_NAME
         self.scaling = scaling_of(graph, stream, config)
         self.graphs = TaskGraphs(
             graph,
@@ -97,12 +103,25 @@ class Learner:
         """Copies of weights and optimizer, for a checkpoint."""
         return {name: tensor.detach().cpu().numpy() for name, tensor in self.trainer.state().items()}
 
-    def restore(self, tensors: dict[str, NDArray[Any]] | None, *, task_index: int) -> None:
-        """Go on from a checkpoint, with the bank as it was before ``task_index`` (or after, if it is in it)."""
+    def restore(self, tensors: dict[str, NDArray[Any]] | None, *, task_index: int, is_remembered: bool) -> None:
+        """Go on from a checkpoint, with the bank as it was before ``task_index``, or after where it is remembered."""
         if tensors is not None:
             self.trainer.load_state({name: torch.from_numpy(np.array(array)) for name, array in tensors.items()})
-        if (self.directory / BANK_NAME).exists():
-            self.bank = MemoryBank.load(self.directory / BANK_NAME).for_tasks(range(task_index + 1))
+        remembered = range(task_index + is_remembered)
+        if self._keeps_nodes and remembered:
+            path = self.directory / BANK_NAME
+            self.bank = MemoryBank.load(path).for_tasks(remembered)
+            if self.bank.tasks != list(remembered) or self.bank.num_features != self.weights.num_features:
+                raise InvalidInputError(
+                    f"the memory bank has nodes of the tasks {self.bank.tasks}, {self.bank.num_features} values each",
+                    where=path,
+                    expected=f"the tasks {list(remembered)}, {self.weights.num_features} values",
+                    fix="start the run anew in another directory",
+                )
+
+    @property
+    def _keeps_nodes(self) -> bool:
+        return self.method.keeps_bank and self.config.bank.budget > 0
 
     # --- training
 
@@ -130,7 +149,14 @@ class Learner:
 
     def train_epoch(self, task: Task, epoch: int) -> EpochResult:
         """One epoch."""
-        return self.trainer.run_epoch(self._segments, task_index=task.index, epoch=epoch)
+        with torch_threads(self._epoch_threads()):
+            return self.trainer.run_epoch(self._segments, task_index=task.index, epoch=epoch)
+
+    def _epoch_threads(self) -> int:
+        """One thread for small work: handing it out, and waiting for each other, would take longer than doing it."""
+        weights = sum(fan_in * fan_out for fan_in, fan_out in pairwise(self.weights.widths))
+        flops = 6 * weights * max(segment.rows.num_rows for segment in self._segments)
+        return 1 if flops < SMALL_EPOCH_FLOPS else self.config.threads or available_cores()
 
     def end_task(self) -> None:
         """Let go of the task's rows."""
@@ -156,16 +182,19 @@ class Learner:
         local = positions_of(task.node_ids, ids)
         if isinstance(features, np.ndarray):
             return RowCache.from_array(np.asarray(features[local], np.float32))
-        directory = self._work / "rows"
-        directory.mkdir(parents=True, exist_ok=True)
         return RowCache.gather(
             features,
             local,
             memory_bytes=memory_bytes,
-            directory=directory,
-            name=f"{name}.rows",
+            directory=self._rows_directory(),
+            name=name,
             identity=f"{self.graphs.own(task).path.name} {name}",
         )
+
+    def _rows_directory(self) -> Path:
+        directory = self._work / "rows"
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
 
     def _rows_bytes(self) -> int:
         """Memory left for training rows besides what an epoch takes."""
@@ -189,14 +218,15 @@ class Learner:
         new = [Labelled.of_task(one.index, self.stream.labels_of(one.train_ids)) for one in tasks]
         targets = make_targets(new, bank, **self._loss_arguments(task))
         segments: list[AnySegment] = []
+        directory = self._rows_directory()
         for one, target in zip(tasks, targets, strict=False):
             graph, nodes = self.predictor.training_graph(one)
             rows = RowCache.gather(
                 graph.require_features(),
                 np.arange(graph.num_nodes),
                 memory_bytes=self._rows_bytes(),
-                directory=self._work,
-                name=f"all-{one.index}.rows",
+                directory=directory,
+                name=f"all-{one.index}",
             )
             segments.append(
                 GraphSegment(
@@ -218,7 +248,7 @@ class Learner:
 
     def remember(self, task: Task) -> None:
         """Choose nodes of the task for the bank; done again after a kill it chooses the same."""
-        if not self.method.keeps_bank or not self.config.bank.budget:
+        if not self._keeps_nodes:
             return
         graph, nodes = self.predictor.training_graph(task)
         local = positions_of(nodes, task.train_ids)
@@ -246,13 +276,12 @@ class Learner:
 
     def _outputs(self, graph: GraphStore) -> NDArray[np.float32]:
         """The MLP's outputs on every node of a graph."""
-        (self._work / "rows").mkdir(parents=True, exist_ok=True)
         rows = RowCache.gather(
             graph.require_features(),
             np.arange(graph.num_nodes),
             memory_bytes=self._rows_bytes(),
-            directory=self._work / "rows",
-            name="outputs.rows",
+            directory=self._rows_directory(),
+            name="outputs",
         )
         return self.trainer.logits(rows)
 
@@ -279,9 +308,16 @@ class Learner:
         about = {"classes": list(self.stream.classes), "scaling": json.loads(self.scaling.to_json())}
         write_atomically(self.directory / ABOUT_NAME, json.dumps(about))
 
-    def remove_work(self) -> None:
-        """Remove what only a running run needs."""
-        shutil.rmtree(self._work, ignore_errors=True)
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def fields_of(targets: Targets) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.checkpoint import Checkpoints
 from ecgl_scale.pipeline.clock import StageClock
@@ -24,6 +25,8 @@ from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.events import EpochFinished, EventSink, RunStopped, StageStarted, TaskFinished, ignore_events
 from ecgl_scale.run.memory import PeakSampler
+from ecgl_scale.run.plan import MemoryPlan
+from ecgl_scale.store.graph import GraphStore
 
 
 def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSink = ignore_events) -> dict[str, Any]:
@@ -32,7 +35,7 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSi
     Raises
     ------
     UsageError
-        The config does not go with the store, or ``out`` with the config; nothing has been written.
+        The config does not go with the store, or ``out`` with the config or the store; nothing has been written.
     DoesNotFitError
         A stage needs more than the budget; nothing has been written.
     """
@@ -41,12 +44,46 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSi
     plan = plan_run(graph, stream, config)
     plan.require()
     directory = RunDirectory.open(out, config, resume=resume)
+    try:
+        begun = RunState(config.digest(), store_id(graph), stream.split_hash)
+        state = RunState.read(directory.path) or begun
+        _refuse_other_store(state, begun, directory.path)
+        results = directory.read_results() if state.is_finished else None
+        if results is None:
+            results = _run_from(state, config, graph, stream, plan, directory, on_event)
+        directory.remove_work()
+        return results
+    finally:
+        directory.close()
+
+
+def _refuse_other_store(state: RunState, begun: RunState, path: Path) -> None:
+    """A store that was ingested anew under its old name has other nodes, or others in the same places."""
+    if (state.store_id, state.split_hash) != (begun.store_id, begun.split_hash):
+        what = "store" if state.store_id != begun.store_id else "split"
+        raise UsageError(
+            f"the run was begun with another {what}: the one that the config names has changed since",
+            where=path,
+            expected=f"store {state.store_id}, split {state.split_hash[:12]}",
+            fix="choose another --out for the new one",
+        )
+
+
+def _run_from(
+    state: RunState,
+    config: RunConfig,
+    graph: GraphStore,
+    stream: TaskStream,
+    plan: MemoryPlan,
+    directory: RunDirectory,
+    on_event: EventSink,
+) -> dict[str, Any]:
+    """All that is still to do, up to the results."""
     log = EventLog(directory.path / "events.jsonl", on_event)
     reason = "finished"
     try:
         directory.write_plan(plan)
         stream.save(directory.path / "split.parquet")
-        state = RunState.read(directory.path) or RunState(config.digest(), store_id(graph), stream.split_hash)
         state.write(directory.path)
         with PeakSampler() as sampler:
             clock = StageClock(state.stages, sampler, log)
@@ -57,7 +94,6 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSi
         learner.save_model()
         directory.write_results(results)
         replace(state, is_finished=True).write(directory.path)
-        learner.remove_work()
         return results
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
@@ -65,14 +101,13 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSi
     finally:
         log(RunStopped(reason))
         log.close()
-        directory.close()
 
 
 def _learn_tasks(
     learner: Learner, stream: TaskStream, state: RunState, clock: StageClock, checkpoints: Checkpoints, log: EventSink
 ) -> RunState:
-    learner.restore(checkpoints.load(state), task_index=state.task)
     try:
+        learner.restore(checkpoints.load(state), task_index=state.task, is_remembered=state.step == "evaluate")
         for task in list(stream)[state.task :]:
             with clock.stage("extract"):
                 learner.predictor.prepare(task)

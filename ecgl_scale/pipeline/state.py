@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.durable import write_atomically
+from ecgl_scale.run.durable import crc32c_of, write_atomically
 
 STATE_NAME = "state.json"
 STATE_VERSION = 1
@@ -62,7 +62,8 @@ class RunState:
 
     def write(self, directory: Path) -> None:
         """Replace the state of a run directory."""
-        write_atomically(directory / STATE_NAME, json.dumps({"version": STATE_VERSION, **asdict(self)}, indent=1))
+        entry = {"version": STATE_VERSION, **asdict(self)}
+        write_atomically(directory / STATE_NAME, json.dumps({**entry, "check": _check_of(entry)}, indent=1))
 
     @classmethod
     def read(cls, directory: Path) -> RunState | None:
@@ -73,7 +74,7 @@ class RunState:
             return cls._from_json(found)
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise InvalidInputError(
                 f"the state of the run cannot be read: {error}",
                 where=path,
@@ -82,9 +83,17 @@ class RunState:
 
     @classmethod
     def _from_json(cls, found: dict[str, Any]) -> RunState:
-        if found.pop("version") != STATE_VERSION:
+        check = found.pop("check", None)
+        if found.get("version") != STATE_VERSION:
             raise ValueError("it was written by another version")
+        if check != _check_of(found):
+            raise ValueError("it differs from what was written")
+        del found["version"]
         for name in ("macro", "micro", "losses"):
             found[name] = tuple(tuple(row) for row in found[name])
         found["stages"] = {name: StageRecord(**record) for name, record in found["stages"].items()}
         return cls(**found)
+
+
+def _check_of(entry: dict[str, Any]) -> str:
+    return f"{crc32c_of(json.dumps(entry, sort_keys=True).encode()):08x}"

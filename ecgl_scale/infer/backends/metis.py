@@ -21,10 +21,12 @@ def assign_parts(store: Path, num_parts: int, target: Path) -> None:
     from ecgl_scale.store.graph import GraphStore
 
     graph = GraphStore.open(store)
-    source, destination = graph.to_edge_index()
-    whole = dgl.graph((torch.from_numpy(source), torch.from_numpy(destination)), num_nodes=graph.num_nodes)
-    whole = dgl.to_simple(dgl.add_reverse_edges(dgl.remove_self_loop(whole)))
-    parts = dgl.metis_partition_assignment(whole, num_parts)
+    edges = graph.to_edge_index()
+    if graph.manifest.edges.self_loops != "dropped":
+        edges = edges[:, edges[0] != edges[1]]
+    whole = dgl.graph((torch.from_numpy(edges[0]), torch.from_numpy(edges[1])), num_nodes=graph.num_nodes)
+    del edges
+    parts = dgl.metis_partition_assignment(whole, num_parts)  # makes the edges symmetric itself
     with target.open("wb") as file:
         np.save(file, parts.numpy().astype(np.int32), allow_pickle=False)
 
