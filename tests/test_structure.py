@@ -34,7 +34,11 @@ ROOMS: dict[str, set[str]] = {
     "ecgl_scale.run": {*COMMON, "ecgl_scale.run"},
     "ecgl_scale.store": {*COMMON, "ecgl_kernels", "ecgl_scale.run", "ecgl_scale.store"},
     "ecgl_scale.select": {*COMMON, "ecgl_kernels", "ecgl_scale.run", "ecgl_scale.store", "ecgl_scale.select"},
-    "ecgl_scale.learn": {*COMMON, "ecgl_kernels", "ecgl_scale.run", "ecgl_scale.store", "ecgl_scale.learn"},
+    "ecgl_scale.learn": {  # select too, as methods rank what they remember
+        *COMMON,
+        "ecgl_kernels",
+        *(f"ecgl_scale.{room}" for room in ("run", "store", "select", "learn")),
+    },
     "ecgl_scale.infer": {*COMMON, "ecgl_kernels", "ecgl_scale.run", "ecgl_scale.store", "ecgl_scale.infer"},
     "ecgl_scale.report": {*COMMON, "ecgl_scale.report"},  # reads files, never live objects
     "ecgl_scale.pipeline": {

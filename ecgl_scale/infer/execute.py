@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from ecgl_scale.infer.block import Halos, Worker, held_block
 from ecgl_scale.infer.dense import BufferPool, cut_chunks, places_of, write_rows
@@ -130,13 +132,16 @@ class Execution:
     def _run_step(self, step: Step, out: Matrix, left: list[Partition], finish: Finish) -> None:
         if not left:
             return
-        if step.kind == "prepare":
-            self._prepare(out, left, finish)
-        elif step.kind == "dense":
-            self._multiply(step, out, left, finish)
-        else:
-            self._aggregate(step, out, left, finish)
-            self.read_bytes += sum(one.num_rows for one in left) * 8  # offsets; edges are counted as they go
+        with ExitStack() as stack:
+            if step.kind in ("prepare", "dense") or self._worker.name == "numba":
+                # Our own threads multiply, one chunk each, so that sums do not depend on how many there are.
+                stack.enter_context(threadpool_limits(1, user_api="blas"))
+            if step.kind == "prepare":
+                self._prepare(out, left, finish)
+            elif step.kind == "dense":
+                self._multiply(step, out, left, finish)
+            else:
+                self._aggregate(step, out, left, finish)
 
     def _next_scale(self, step: Step) -> Scale:
         return self._scales.source if step.is_scaled else None
@@ -177,8 +182,10 @@ class Execution:
     def _edge_bytes(self, partition: Partition) -> int:
         itemsize = self._edges.id_dtype.itemsize
         if partition.ids is None:
-            return (self._edges.edges_before(partition.stop) - self._edges.edges_before(partition.first)) * itemsize
-        return self._edges.edges_before(self._edges.num_nodes) * itemsize // len(self._partitions)
+            num_edges = self._edges.edges_before(partition.stop) - self._edges.edges_before(partition.first)
+        else:
+            num_edges = self._edges.edges_before(self._edges.num_nodes) // len(self._partitions)
+        return num_edges * itemsize + 8 * partition.num_rows
 
     def _source_width(self, step: Step) -> int:
         source = step.inputs[0]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_kernels.product import multiply_rows
 from ecgl_scale.errors import UsageError
-from ecgl_scale.infer.kernels import multiply_sparse
 from ecgl_scale.infer.program import Dense
 from ecgl_scale.infer.settings import Matrix, RowScaling
 from ecgl_scale.run.durable import aligned_bytes
@@ -100,10 +100,10 @@ class FeatureRows:
         if isinstance(self.features, SparseFeatures) and not self._needs_zeros:
             stored = self.features.read(block)
             for start, end in _pieces(block.num_rows, piece_rows(width)):
-                rows = _cut(stored, start, end)
+                rows = CsrBlock(stored.indptr[start : end + 1], stored.indices, stored.values)
                 if self._scaling is not None:
-                    rows = _readonly(self._scaling.apply_sparse(rows))
-                multiply_sparse(rows.indptr, rows.indices, rows.values, weight_t, out[start:end])  # type: ignore[arg-type]
+                    rows = _readonly(self._scaling.apply_sparse(_cut(stored, start, end)))
+                multiply_rows(rows.indptr, rows.indices, rows.values, weight_t, out[start:end])
         else:
             # Always as many rows: a product's bits may depend on its shape, so the last ones are padded.
             padded = aligned_bytes(self.piece_rows * self.width * 4).view(np.float32).reshape(-1, self.width)

@@ -1,4 +1,4 @@
-"""Kernels of this room: rows of edges, halos, row sums, sparse times dense, streaming partitions.
+"""Kernels of this room: rows of edges, halos, row sums, streaming partitions.
 
 Serial; callers run them in threads where rows are independent.
 """
@@ -69,24 +69,6 @@ def add_source_scales(
         for p in range(indptr[row], indptr[row + 1]):
             total += scale[indices[p]]
         out[row] += total
-
-
-@kernel
-def multiply_sparse(
-    indptr: Ints,
-    columns: NDArray[np.uint32],
-    values: NDArray[np.float32],
-    weight_t: NDArray[np.float32],
-    out: NDArray[np.float32],
-) -> None:
-    """out = rows weight_t: a row of the weight for every value that exists. Each row adds up in its own order."""
-    width = weight_t.shape[1]
-    for row in range(indptr.size - 1):
-        out[row, :width] = 0.0
-        for k in range(indptr[row], indptr[row + 1]):
-            value, column = values[k], columns[k]
-            for c in range(width):
-                out[row, c] += value * weight_t[column, c]
 
 
 @kernel

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from ecgl_kernels.product import multiply_rows
 from ecgl_kernels.spmm import propagate_rows
-from ecgl_scale.infer.backends.choose import choose_backend, make_worker
+from ecgl_scale.infer.backends.choose import choose_backend, find_device_room, make_worker
 from ecgl_scale.infer.edges import EdgeRows, scale_of
 from ecgl_scale.infer.execute import Execution
 from ecgl_scale.infer.features import FeatureRows
 from ecgl_scale.infer.journal import InferJournal
-from ecgl_scale.infer.kernels import add_source_scales, multiply_sparse
+from ecgl_scale.infer.kernels import add_source_scales
 from ecgl_scale.infer.layout import Layout, Planner, halo_bytes
 from ecgl_scale.infer.partition import Partition, cut_partitions, measure_halos
 from ecgl_scale.infer.program import Program, shape_layers, write_program
@@ -106,7 +106,8 @@ def run_program(
     _load_kernels(edges)
     budget = MemoryBudget.of(memory)
     held = own_memory_bytes()
-    planner = Planner(graph, program, settings, backend=backend, threads=threads)
+    device_room = find_device_room(backend, settings)
+    planner = Planner(graph, program, settings, backend=backend, threads=threads, device_room=device_room)
     journal = InferJournal(work_directory, identity)
     finished = journal.load()
     if finished is not None and held + finished.layout.host_bytes > budget.total_bytes:
@@ -120,7 +121,6 @@ def run_program(
         row_weight=planner.row_weight, store=graph.path, scratch=work_directory, budget=budget,
     )  # fmt: skip
     with ExitStack() as stack:
-        stack.enter_context(threadpool_limits(1, user_api="blas"))
         if backend != "numba":
             from ecgl_scale.infer.backends.torch_backend import torch_threads
 
@@ -163,15 +163,16 @@ def plan_inference(
     program = write_program(shape_layers(widths), settings, sparse=features.is_sparse)
     backend = choose_backend(settings)
     planner = Planner(
-        graph, program, settings, backend=backend, threads=threads, num_nodes=num_nodes, num_edges=num_edges
-    )
+        graph, program, settings, backend=backend, threads=threads, num_nodes=num_nodes, num_edges=num_edges,
+        device_room=find_device_room(backend, settings),
+    )  # fmt: skip
     layout = planner.find(MemoryBudget.of(memory).total_bytes - own_memory_bytes())
     share = (num_nodes or graph.num_nodes) / graph.num_nodes
     traffic = planner.traffic(layout, int(features.read_bytes * share))
     return StagePlan(
         STAGE, layout.host_bytes, planner.formula(layout),
         read_bytes=traffic.read_bytes, written_bytes=traffic.written_bytes, passes=traffic.passes,
-        blocks=layout.partitions, setting="memory or infer.partitions",
+        blocks=layout.partitions, device_bytes=planner.device_bytes(layout), setting="memory or infer.partitions",
     )  # fmt: skip
 
 
@@ -244,4 +245,4 @@ def _load_kernels(edges: EdgeRows) -> None:
     propagate_rows(indptr, indices, rows, 0, edges.adds_self, None, None, rows)
     propagate_rows(indptr, indices, rows, 0, edges.adds_self, None, floats, rows)
     add_source_scales(indptr, indices, floats, np.zeros(0, np.float64))
-    multiply_sparse(indptr, columns, values, rows, rows)
+    multiply_rows(indptr, columns, values, rows, rows)

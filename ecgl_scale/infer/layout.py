@@ -109,11 +109,13 @@ class Planner:
         threads: int,
         num_nodes: int | None = None,
         num_edges: int | None = None,
+        device_room: int | None = None,
     ) -> None:
         self._program = program
         self._settings = settings
         self._backend = backend
         self._threads = threads
+        self._device_room = device_room
         self._num_nodes = graph.num_nodes if num_nodes is None else max(num_nodes, 1)
         self._num_edges = graph.num_edges if num_edges is None else num_edges
         self._edge_bytes = self._num_edges * graph.edges.id_dtype.itemsize + 8 * self._num_nodes
@@ -174,7 +176,13 @@ class Planner:
             if halo:
                 need += HALO_NODE_BYTES * self._num_nodes
                 halo_need = max(halo_need, self._expected_halo(one, partitions))
-                halo_room = min(halo_room, max(room_bytes - need, 0))
+                rooms = [room_bytes - need] + ([] if self._device_room is None else [self._device_room - work])
+                halo_room = min(halo_room, max(min(rooms), 0))
+            elif self._device_room is not None:
+                device_columns = self._slices(one.width, self._device_room - work)
+                if len(device_columns) > len(laid.columns):
+                    need += 4 * self._num_nodes * device_columns[1]  # cut out of what is held already
+                    laid = replace(laid, columns=device_columns)
             needs.append(need)
             passes.append(laid)
         if halo and self._settings.partitions == "auto":
@@ -247,6 +255,16 @@ class Planner:
     def _smallest_halo(self) -> int:
         finest = max(self._num_nodes // CHUNK_ROWS, 1)
         return max(self._expected_halo(one, finest) for one in self._program.passes)
+
+    def device_bytes(self, layout: Layout) -> int:
+        """What the largest pass needs on another device; 0 without one."""
+        if self._device_room is None:
+            return 0
+        needs = []
+        for one, laid in zip(self._program.passes, layout.passes, strict=True):
+            held = 4 * self._num_nodes * max(b - a for a, b in pairwise(laid.columns))
+            needs.append(self._work(one, layout.partitions) + (layout.halo_need if layout.halo else held))
+        return max(needs)
 
     def traffic(self, layout: Layout, feature_bytes: int) -> Traffic:
         """Reads and writes of all steps."""

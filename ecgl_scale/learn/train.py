@@ -34,6 +34,7 @@ from ecgl_scale.units import MIB, format_bytes
 
 AnySegment = Segment | GraphSegment
 Penalty = Callable[[SharedWeights], torch.Tensor]
+Adjust = Callable[[], None]
 
 RESERVE_BYTES = 32 * MIB
 """For torch's threads, its caches and small objects."""
@@ -133,11 +134,18 @@ class Trainer:
         return float(loss)
 
     def run_epoch(
-        self, segments: Sequence[AnySegment], *, task_index: int, epoch: int, penalty: Penalty | None = None
+        self,
+        segments: Sequence[AnySegment],
+        *,
+        task_index: int,
+        epoch: int,
+        penalty: Penalty | None = None,
+        adjust: Adjust | None = None,
     ) -> EpochResult:
         """One pass over all rows: one step of the optimizer, or one for each batch.
 
-        ``penalty`` is added to the loss of every step; its gradient is by autograd.
+        ``penalty`` is added to the loss of every step; its gradient is by autograd. ``adjust`` may then change the
+        gradients, in ``.grad`` of the weights, before the step.
 
         Raises
         ------
@@ -147,9 +155,9 @@ class Trainer:
         started = time.perf_counter()
         if self.batching == "full":
             loss = self.gradient(segments, task_index=task_index, epoch=epoch) + self._add_penalty(penalty)
-            self._optimizer.step()
+            self._step(adjust)
         else:
-            loss = self._run_batches(segments, task_index, epoch, penalty)
+            loss = self._run_batches(segments, task_index, epoch, penalty, adjust)
         if not math.isfinite(loss):
             raise InvalidInputError(
                 f"the loss is {loss}",
@@ -159,7 +167,12 @@ class Trainer:
         return EpochResult(loss, time.perf_counter() - started)
 
     def _run_batches(
-        self, segments: Sequence[AnySegment], task_index: int, epoch: int, penalty: Penalty | None
+        self,
+        segments: Sequence[AnySegment],
+        task_index: int,
+        epoch: int,
+        penalty: Penalty | None,
+        adjust: Adjust | None,
     ) -> float:
         plain = [segment for segment in segments if isinstance(segment, Segment)]
         if len(plain) < len(segments):
@@ -189,8 +202,13 @@ class Trainer:
                 loss += self._mlp.add(x, plain[index], here, scale=scale, generator=generator)
             self._mlp.finish()
             last_penalty = self._add_penalty(penalty)
-            self._optimizer.step()
+            self._step(adjust)
         return float(loss) + last_penalty
+
+    def _step(self, adjust: Adjust | None) -> None:
+        if adjust is not None:
+            adjust()
+        self._optimizer.step()
 
     def _add_graph(self, segment: GraphSegment, generator: torch.Generator | None) -> torch.Tensor:
         everything = slice(0, segment.num_rows)

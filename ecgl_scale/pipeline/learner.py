@@ -6,8 +6,7 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -19,25 +18,22 @@ from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.loss import Labelled, Segment, Targets, make_segments, make_targets
-from ecgl_scale.learn.message import GraphPropagation, GraphSegment
 from ecgl_scale.learn.methods import create_method
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.task_graph import TaskGraphs, positions_of
+from ecgl_scale.learn.task_graph import TaskGraphs
 from ecgl_scale.learn.tasks import Task, TaskStream
-from ecgl_scale.learn.train import AnySegment, EpochResult, Trainer, plan_training
+from ecgl_scale.learn.tensors import load_tensors, save_tensors
+from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
+from ecgl_scale.pipeline.checkpoint import WEIGHTS_DIRECTORY
+from ecgl_scale.pipeline.context import RunContext
 from ecgl_scale.pipeline.directory import WORK_NAME
 from ecgl_scale.pipeline.predict import Predictor
-from ecgl_scale.pipeline.setup import choose_settings, loss_settings, scaling_of
+from ecgl_scale.pipeline.setup import scaling_of
 from ecgl_scale.report.metrics import Accuracy, accuracy
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.durable import write_atomically
 from ecgl_scale.run.events import EventSink
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.select.choose import choose_nodes
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.store.threads import available_cores
 
 BANK_NAME = "bank.arrow"
@@ -56,7 +52,6 @@ class Learner:
         self.stream = stream
         self.directory = directory
         self.method = create_method(config.method)
-        self.bank = MemoryBank.empty(graph.num_features)
         self._on_event = on_event
         self._work = directory / WORK_NAME
         self.scaling = scaling_of(graph, stream, config)
@@ -83,7 +78,14 @@ class Learner:
             batch_rows=learn.batch_rows,
         )
         self.predictor = Predictor(config, self.graphs, self._work, on_event)
+        self.context = RunContext(config, stream, self.trainer, self.predictor, self._work, on_event)
         self._segments: list[AnySegment] = []
+        self._penalty: Penalty | None = None
+
+    @property
+    def bank(self) -> MemoryBank:
+        """What is remembered."""
+        return self.context.bank
 
     @property
     def weights(self) -> SharedWeights:
@@ -110,7 +112,7 @@ class Learner:
         remembered = range(task_index + is_remembered)
         if self._keeps_nodes and remembered:
             path = self.directory / BANK_NAME
-            self.bank = MemoryBank.load(path).for_tasks(remembered)
+            self.context.bank = MemoryBank.load(path).for_tasks(remembered)
             if self.bank.tasks != list(remembered) or self.bank.num_features != self.weights.num_features:
                 raise InvalidInputError(
                     f"the memory bank has nodes of the tasks {self.bank.tasks}, {self.bank.num_features} values each",
@@ -119,6 +121,9 @@ class Learner:
                     fix="start the run anew in another directory",
                 )
 
+        if remembered and self._method_path(remembered[-1]).exists():
+            self.method.load_state(load_tensors(self._method_path(remembered[-1]))[0])
+
     @property
     def _keeps_nodes(self) -> bool:
         return self.method.keeps_bank and self.config.bank.budget > 0
@@ -126,19 +131,15 @@ class Learner:
     # --- training
 
     def begin_task(self, task: Task, *, is_new: bool) -> None:
-        """Gather the rows of a task; ``is_new`` unless it goes on after a stop."""
+        """Make everything ready for a task; ``is_new`` unless it goes on after a stop."""
         if is_new and self.method.restarts:
             self._restart(task)
         if is_new and self.config.learn.optimizer == "reset":
             self.trainer.reset_optimizer()
-        tasks = self.stream.seen(task) if self.method.keeps_tasks else [task]
-        bank = self._bank_part(task) if self.method.keeps_bank and task.index else None
-        if self.config.learn.train_as == "gcn":
-            self._segments = self._graph_segments(task, tasks, bank)
-        else:
-            self._segments = list(
-                make_segments([self._part(one, tasks) for one in tasks], bank, **self._loss_arguments(task))
-            )
+        self.context.task = task
+        self.method.begin_task(self.context)
+        self._segments = self.method.segments(self.context)
+        self._penalty = self.method.penalty(self.context)
 
     def _restart(self, task: Task) -> None:
         """New weights in the same tensors; Adam's moments stay, as in the public code."""
@@ -150,7 +151,13 @@ class Learner:
     def train_epoch(self, task: Task, epoch: int) -> EpochResult:
         """One epoch."""
         with torch_threads(self._epoch_threads()):
-            return self.trainer.run_epoch(self._segments, task_index=task.index, epoch=epoch)
+            return self.trainer.run_epoch(
+                self._segments,
+                task_index=task.index,
+                epoch=epoch,
+                penalty=self._penalty,
+                adjust=lambda: self.method.adjust(self.context),
+            )
 
     def _epoch_threads(self) -> int:
         """One thread for small work: handing it out, and waiting for each other, would take longer than doing it."""
@@ -160,135 +167,28 @@ class Learner:
 
     def end_task(self) -> None:
         """Let go of the task's rows."""
-        self._segments = []
-        shutil.rmtree(self._work / "rows", ignore_errors=True)
-
-    def _loss_arguments(self, task: Task) -> dict[str, Any]:
-        return {
-            "positions": [one.positions for one in self.stream.seen(task)],
-            "num_classes": self.stream.num_classes,
-            "settings": loss_settings(self.config),
-        }
-
-    def _part(self, task: Task, tasks: Sequence[Task]) -> Labelled:
-        """The training rows of a task; several tasks share what memory is left by their number of rows."""
-        total = sum(one.train_ids.size for one in tasks)
-        share = self._rows_bytes() * task.train_ids.size // max(total, 1)
-        rows = self._rows_of(task, task.train_ids, f"train-{task.index}", share)
-        return Labelled.of_task(task.index, self.stream.labels_of(task.train_ids), rows)
-
-    def _rows_of(self, task: Task, ids: NDArray[np.int64], name: str, memory_bytes: int) -> RowCache:
-        features = self.predictor.features_of(task)
-        local = positions_of(task.node_ids, ids)
-        if isinstance(features, np.ndarray):
-            return RowCache.from_array(np.asarray(features[local], np.float32))
-        return RowCache.gather(
-            features,
-            local,
-            memory_bytes=memory_bytes,
-            directory=self._rows_directory(),
-            name=name,
-            identity=f"{self.graphs.own(task).path.name} {name}",
-        )
-
-    def _rows_directory(self) -> Path:
-        directory = self._work / "rows"
-        directory.mkdir(parents=True, exist_ok=True)
-        return directory
-
-    def _rows_bytes(self) -> int:
-        """Memory left for training rows besides what an epoch takes."""
-        epoch = plan_training(self.weights.widths, block_rows=self.config.learn.block_rows, rows_held=False)
-        room = MemoryBudget.of(self.config.memory).total_bytes - own_memory_bytes() - epoch.host_bytes
-        return max(room, 0)
-
-    def _bank_part(self, task: Task) -> Labelled | None:
-        bank = self.bank.for_tasks(range(task.index))
-        if not len(bank):
-            return None
-        rows = (
-            RowCache.from_csr(bank.rows, bank.num_features)
-            if isinstance(bank.rows, CsrBlock)
-            else RowCache.from_array(bank.dense_rows())
-        )
-        return Labelled(bank.label, bank.task, rows)
-
-    def _graph_segments(self, task: Task, tasks: Sequence[Task], bank: Labelled | None) -> list[AnySegment]:
-        """The task graphs as wholes, for ``train_as: gcn``; bank rows have no edges, so they go through the MLP."""
-        new = [Labelled.of_task(one.index, self.stream.labels_of(one.train_ids)) for one in tasks]
-        targets = make_targets(new, bank, **self._loss_arguments(task))
-        segments: list[AnySegment] = []
-        directory = self._rows_directory()
-        for one, target in zip(tasks, targets, strict=False):
-            graph, nodes = self.predictor.training_graph(one)
-            rows = RowCache.gather(
-                graph.require_features(),
-                np.arange(graph.num_nodes),
-                memory_bytes=self._rows_bytes(),
-                directory=directory,
-                name=f"all-{one.index}",
-            )
-            segments.append(
-                GraphSegment(
-                    rows=rows,
-                    propagation=GraphPropagation(
-                        graph, self.config.infer.norm, threads=self.config.threads, memory=self.config.memory
-                    ),
-                    local=positions_of(nodes, one.train_ids),
-                    encoder=self.config.learn.encoder,
-                    bias_place=self.config.learn.bias_place,
-                    **fields_of(target),
-                )
-            )
-        if bank is not None and bank.rows is not None and len(targets) > len(tasks):
-            segments.append(Segment(rows=bank.rows, **fields_of(targets[-1])))
-        return segments
+        self._segments, self._penalty = [], None
+        self.context.forget_rows()
 
     # --- remembering
 
     def remember(self, task: Task) -> None:
-        """Choose nodes of the task for the bank; done again after a kill it chooses the same."""
-        if not self._keeps_nodes:
-            return
-        graph, nodes = self.predictor.training_graph(task)
-        local = positions_of(nodes, task.train_ids)
-        labels = self.stream.labels_of(nodes)
-        journal = self._work / "rank"
-        outputs = self._outputs(graph) if self.config.rank.features == "logits" else None
-        chosen = choose_nodes(
-            graph,
-            local,
-            labels,
-            settings=choose_settings(self.config, task.index),
-            rank_features=outputs,
-            memory=self.config.memory,
-            threads=self.config.threads,
-            journal_directory=journal,
-            on_event=self._on_event,
-        )
-        ids = nodes[chosen.local]
-        rows = self._bank_rows(task, ids)
-        self.bank = self.bank.for_tasks(range(task.index)).add(
-            task.index, ids, labels[chosen.local], rows, chosen.importance, chosen.diversity
-        )
-        self.bank.save(self.directory / BANK_NAME)
-        shutil.rmtree(journal, ignore_errors=True)
+        """What the method does after a task; done again after a kill it does the same."""
+        self.context.task = task
+        self.context.bank = self.context.bank.for_tasks(range(task.index))
+        with torch_threads(self.config.threads or available_cores()):
+            self.method.end_task(self.context)
+            self.context.bank = self.method.remember(self.context)
+        if self._keeps_nodes:
+            self.bank.save(self.directory / BANK_NAME)
+        state = self.method.state()
+        if state:
+            save_tensors(self._method_path(task.index), state, about={"method": self.method.name})
+            self._method_path(task.index - 2).unlink(missing_ok=True)
+        self.context.forget_rows()
 
-    def _outputs(self, graph: GraphStore) -> NDArray[np.float32]:
-        """The MLP's outputs on every node of a graph."""
-        rows = RowCache.gather(
-            graph.require_features(),
-            np.arange(graph.num_nodes),
-            memory_bytes=self._rows_bytes(),
-            directory=self._rows_directory(),
-            name="outputs",
-        )
-        return self.trainer.logits(rows)
-
-    def _bank_rows(self, task: Task, ids: NDArray[np.int64]) -> Any:
-        features = self.predictor.features_of(task)
-        local = positions_of(task.node_ids, ids)
-        return np.asarray(features[local], np.float32) if isinstance(features, np.ndarray) else features.rows(local)
+    def _method_path(self, task_index: int) -> Path:
+        return self.directory / WEIGHTS_DIRECTORY / f"method-{task_index}.safetensors"
 
     # --- testing
 
@@ -318,11 +218,6 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def fields_of(targets: Targets) -> dict[str, Any]:
-    """Targets as arguments of a segment."""
-    return {name: getattr(targets, name) for name in ("labels", "coefficients", "columns", "groups")}
 
 
 def device_of(name: str) -> str:

@@ -18,11 +18,12 @@ from ecgl_scale.infer.layerwise import plan_inference
 from ecgl_scale.learn.bank import plan_bank
 from ecgl_scale.learn.message import plan_propagation
 from ecgl_scale.learn.methods import create_method
+from ecgl_scale.learn.methods.ecgl import choose_settings
 from ecgl_scale.learn.rows import plan_rows
 from ecgl_scale.learn.task_graph import TaskGraphs
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.learn.train import plan_training
-from ecgl_scale.pipeline.setup import choose_settings, infer_settings, open_store, task_stream
+from ecgl_scale.pipeline.setup import infer_settings, open_store, task_stream
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.events import EventSink, ignore_events
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes

@@ -54,6 +54,10 @@ class Predictor:
             return self._graphs.seen(task), self._graphs.node_ids(task, scope="seen")
         return self._graphs.own(task), task.node_ids
 
+    def own_name(self, task: Task) -> str:
+        """Tells the task's own graph, with its features, from all others."""
+        return self._graphs.own(task).path.name
+
     def features_of(self, task: Task) -> DenseFeatures | SparseFeatures | Matrix:
         """The model's input for the task's nodes, in ascending order of their ids."""
         if self._config.learn.num_hops:

@@ -10,8 +10,6 @@ from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.durable import crc32c_of
 from ecgl_scale.run.events import EventSink, ignore_events
-from ecgl_scale.select.choose import ChooseSettings
-from ecgl_scale.select.pagerank import PageRankSettings
 from ecgl_scale.store.graph import GraphStore
 
 
@@ -81,26 +79,6 @@ def loss_settings(config: RunConfig) -> LossSettings:
         reduction=learn.reduction,
         lambda_=learn.lambda_,
         replay_slice=learn.replay_slice,
-    )
-
-
-def choose_settings(config: RunConfig, task_index: int) -> ChooseSettings:
-    """Which nodes of a task are remembered."""
-    bank, rank = config.bank, config.rank
-    return ChooseSettings(
-        budget=bank.budget,
-        diversity_ratio=bank.diversity_ratio,
-        importance=bank.importance,
-        diversity=bank.diversity,
-        quota=bank.quota,
-        select=bank.select,
-        refill=bank.refill,
-        pagerank=PageRankSettings(
-            damping=rank.damping, tol=rank.tol, max_iter=rank.max_iter, norm=rank.norm, dangling=rank.dangling
-        ),
-        gamma=rank.gamma,
-        include_self=rank.include_self,
-        seed=(config.seed, task_index),
     )
 
 

@@ -10,6 +10,8 @@ from ecgl_scale.infer.block import Worker
 from ecgl_scale.infer.settings import InferSettings
 
 NVIDIA = Path("/dev/nvidiactl")
+SHARE_OF_DEVICE = 0.8
+"""Of what is free on it: allocators and libraries need some too."""
 
 
 def choose_backend(settings: InferSettings) -> str:
@@ -42,3 +44,17 @@ def make_worker(name: str, settings: InferSettings, threads: int) -> Worker:
     except ImportError as error:
         raise UsageError("torch is not installed here", fix="pip install torch, or backend: numba") from error
     return TorchWorker(settings.device)
+
+
+def find_device_room(name: str, settings: InferSettings) -> int | None:
+    """Memory that the backend may use on another device; None where it works in ours."""
+    if name != "torch" or settings.device == "cpu":
+        return None
+    import torch
+
+    from ecgl_scale.infer.backends.torch_backend import find_device
+
+    device = find_device(settings.device)
+    if device.type == "cpu":
+        return None
+    return int(torch.cuda.mem_get_info(device)[0] * SHARE_OF_DEVICE)

@@ -1,21 +1,136 @@
 """What a continual-learning method may add to the loop that all of them share.
 
-The loop trains on the rows of the current task (and of the bank, where one is kept), then lets the method remember,
-then tests. A method says what it keeps and which rows it may see; it never touches the evaluator.
+    for each task:   begin_task -> segments -> epochs (penalty, adjust) -> end_task -> remember -> (the loop tests)
+
+The loop, the stream, checkpoints and metrics are the same for all. A method never touches the evaluator, nor data of
+old tasks that its paper does not keep: what it may see is what ``Context`` offers and what it has stored itself.
+A method's state is arrays by name: the loop saves them after every task and gives them back to a run that goes on.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.loss import Labelled, Targets
+from ecgl_scale.learn.rows import RowCache
+from ecgl_scale.learn.tasks import Task, TaskStream
+from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.events import EventSink
+from ecgl_scale.store.graph import GraphStore
+
+Arrays = dict[str, NDArray[Any]]
+Ids = NDArray[np.int64]
+
+
+class Context(Protocol):
+    """A run as a method sees it while it learns ``task``."""
+
+    config: RunConfig
+    stream: TaskStream
+    task: Task
+    trainer: Trainer
+    bank: MemoryBank
+    """Nodes of earlier tasks that the method has remembered, with their own copy of the rows."""
+    work: Path
+    """For files that are needed while the task is learned."""
+    on_event: EventSink
+
+    def parts(self, tasks: Sequence[Task]) -> list[Labelled]:
+        """Training rows and labels of tasks; the rows are left out where it is trained as a graph."""
+        ...
+
+    def replay(self) -> Labelled | None:
+        """Rows and labels of the bank; None while it is empty."""
+        ...
+
+    def targets(self, parts: Sequence[Labelled], replay: Labelled | None) -> list[Targets]:
+        """What their logits are compared with, weighed as the config says; the bank's are the last."""
+        ...
+
+    def attach(
+        self, tasks: Sequence[Task], parts: Sequence[Labelled], replay: Labelled | None, targets: Sequence[Targets]
+    ) -> list[AnySegment]:
+        """Targets with the rows, or the task graphs, that they belong to."""
+        ...
+
+    def segments(self, tasks: Sequence[Task], replay: Labelled | None) -> list[AnySegment]:
+        """``parts``, ``targets`` and ``attach`` in one: the plain loss of these tasks and the bank."""
+        ...
+
+    def graph(self, task: Task) -> tuple[GraphStore, Ids]:
+        """The graph a task is trained and ranked on, and the ids of its nodes."""
+        ...
+
+    def rows(self, task: Task, ids: Ids, name: str) -> RowCache:
+        """Feature rows of nodes of a task."""
+        ...
+
+    def graph_rows(self, task: Task) -> RowCache:
+        """Feature rows of every node of the graph a task is trained on."""
+        ...
+
+    def bank_rows(self, task: Task, ids: Ids) -> Any:
+        """The same as the bank keeps them: an array, or CSR."""
+        ...
 
 
 class Method:
-    """Base of all methods: nothing is added."""
+    """Base of all methods: fine-tuning, to which each adds."""
 
     name: ClassVar[str]
+    category: ClassVar[str] = "bound"
+    """bound, regularisation or replay."""
+    stores: ClassVar[str] = "nothing"
+    cost: ClassVar[str] = "one pass over the task's rows"
+    """Of an epoch."""
+    reference: ClassVar[str] = ""
+    backbones: ClassVar[tuple[str, ...]] = ("mlp", "gcn")
     keeps_bank: ClassVar[bool] = False
     """Whether nodes of old tasks are kept and replayed."""
     keeps_tasks: ClassVar[bool] = False
     """Whether the training rows of all old tasks are used again."""
     restarts: ClassVar[bool] = False
     """Whether every task begins with new weights."""
+
+    def begin_task(self, context: Context) -> None:
+        """Before the first epoch, and again where a run goes on in the middle of a task."""
+
+    def segments(self, context: Context) -> list[AnySegment]:
+        """What the loss is a sum over."""
+        tasks = context.stream.seen(context.task) if self.keeps_tasks else [context.task]
+        return context.segments(tasks, context.replay() if self.keeps_bank else None)
+
+    def penalty(self, context: Context) -> Penalty | None:
+        """A term of the loss that depends on the weights alone."""
+        del context
+        return None
+
+    def adjust(self, context: Context) -> None:
+        """Change the gradients (``.grad`` of the weights) before the step."""
+
+    def end_task(self, context: Context) -> None:
+        """After the last epoch, with the task's segments still there to be asked for again."""
+
+    def remember(self, context: Context) -> MemoryBank:
+        """The bank with what is kept of the task; done again after a kill it must give the same."""
+        return context.bank
+
+    def state(self) -> Arrays:
+        """Everything that the next task needs, besides weights and bank."""
+        return {}
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from ``state()``."""
+        del state
+
+    def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
+        """Memory of the method's own state when all tasks are learned; the bank is counted apart."""
+        del num_weights, num_classes, num_tasks
+        return 0

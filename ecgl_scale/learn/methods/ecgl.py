@@ -2,13 +2,69 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import ClassVar
 
-from ecgl_scale.learn.methods.base import Method
+from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.methods.base import Context, Method
+from ecgl_scale.learn.task_graph import positions_of
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.select.choose import ChooseSettings, choose_nodes
+from ecgl_scale.select.pagerank import PageRankSettings
 
 
 class Ecgl(Method):
     """Keeps a bank; how it is filled and weighed is in the sections ``bank``, ``rank`` and ``learn`` of the config."""
 
     name: ClassVar[str] = "ecgl"
+    category: ClassVar[str] = "replay"
+    stores: ClassVar[str] = "bank.budget nodes a task, features and label"
+    cost: ClassVar[str] = "one pass over the task's rows and the bank"
+    reference: ClassVar[str] = "E-CGL: An Efficient Continual Graph Learner (Guo et al.)"
     keeps_bank: ClassVar[bool] = True
+
+    def remember(self, context: Context) -> MemoryBank:
+        """Rank the task's training nodes and keep the best, with a copy of their rows."""
+        if not context.config.bank.budget:
+            return context.bank
+        task = context.task
+        graph, nodes = context.graph(task)
+        labels = context.stream.labels_of(nodes)
+        journal = context.work / "rank"
+        by_outputs = context.config.rank.features == "logits"
+        chosen = choose_nodes(
+            graph,
+            positions_of(nodes, task.train_ids),
+            labels,
+            settings=choose_settings(context.config, task.index),
+            rank_features=context.trainer.logits(context.graph_rows(task)) if by_outputs else None,
+            memory=context.config.memory,
+            threads=context.config.threads,
+            journal_directory=journal,
+            on_event=context.on_event,
+        )
+        ids = nodes[chosen.local]
+        rows = context.bank_rows(task, ids)
+        bank = context.bank.add(task.index, ids, labels[chosen.local], rows, chosen.importance, chosen.diversity)
+        shutil.rmtree(journal, ignore_errors=True)
+        return bank
+
+
+def choose_settings(config: RunConfig, task_index: int) -> ChooseSettings:
+    """Which nodes of a task are remembered."""
+    bank, rank = config.bank, config.rank
+    return ChooseSettings(
+        budget=bank.budget,
+        diversity_ratio=bank.diversity_ratio,
+        importance=bank.importance,
+        diversity=bank.diversity,
+        quota=bank.quota,
+        select=bank.select,
+        refill=bank.refill,
+        pagerank=PageRankSettings(
+            damping=rank.damping, tol=rank.tol, max_iter=rank.max_iter, norm=rank.norm, dangling=rank.dangling
+        ),
+        gamma=rank.gamma,
+        include_self=rank.include_self,
+        seed=(config.seed, task_index),
+    )
