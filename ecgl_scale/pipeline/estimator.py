@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,7 +79,6 @@ class ECGL:
         self.config = config
         self.directory = directory
         self._learner: Learner | None = None
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -148,9 +149,9 @@ class ECGL:
         return SharedWeights.load(Path(path) / "model.safetensors")
 
     def _begin(self, graph: GraphStore, stream: TaskStream, on_event: EventSink) -> None:
+        directory = Path(self.directory or tempfile.mkdtemp(prefix="ecgl-"))
         if self.directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="ecgl-")
-        directory = Path(self.directory or self._temporary.name)  # type: ignore[union-attr]
+            weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
         self._learner = Learner(self._config(graph), graph, stream, directory, on_event)
         self.matrix_ = PerformanceMatrix.empty(len(stream))
