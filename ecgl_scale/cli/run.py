@@ -10,11 +10,10 @@ import typer
 from ecgl_scale.cli.options import Json, Memory, StorePath, Threads
 from ecgl_scale.cli.output import print_json
 from ecgl_scale.errors import StopRequestedError
-from ecgl_scale.units import format_bytes, format_count
+from ecgl_scale.units import format_count
 
 if TYPE_CHECKING:
     from ecgl_scale.run.config import RunConfig
-    from ecgl_scale.run.plan import MemoryPlan
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/configuration.md.")]
 Overrides = Annotated[
@@ -37,7 +36,7 @@ def plan(
     if as_json:
         print_json(plan_as_json(found))
     elif not context.obj.quiet:
-        _print_plan(found)
+        print(found)
     found.require()
 
 
@@ -96,18 +95,6 @@ def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunC
     from ecgl_scale.run.config import load_config
 
     return load_config(config, [*(overrides or []), *([] if memory is None else [f"memory={memory}"])])
-
-
-def _print_plan(found: MemoryPlan) -> None:
-    print(f"{'stage':<24}{'memory':>12}{'read':>12}{'written':>12}{'passes':>8}  need")
-    for stage in found.stages:
-        need = format_bytes(found.held_bytes + stage.host_bytes)
-        read, written = format_bytes(stage.read_bytes), format_bytes(stage.written_bytes)
-        print(f"{stage.stage:<24}{need:>12}{read:>12}{written:>12}{stage.passes:>8}  {stage.formula}")
-    fits = "fits" if found.fits else "does NOT fit"
-    of_which = f"(of which {format_bytes(found.held_bytes)} for Python and libraries)"
-    budget = f"{format_bytes(found.budget.total_bytes)} from {found.budget.origin}"
-    print(f"peak {format_bytes(found.peak_bytes)} {of_which} {fits} the budget of {budget}")
 
 
 def _print_results(results: dict[str, Any], out: Path) -> None:

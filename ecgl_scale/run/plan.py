@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ecgl_scale.run.memory import MemoryBudget
+from ecgl_scale.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,18 @@ class MemoryPlan:
     def fits(self) -> bool:
         """Whether every stage stays within the budget."""
         return self.peak_bytes <= self.budget.total_bytes
+
+    def __str__(self) -> str:
+        """A table: one line a stage, then whether it fits."""
+        lines = [f"{'stage':<12}{'memory':>10}{'read':>10}{'written':>10}{'passes':>8}  need"]
+        for stage in self.stages:
+            need = format_bytes(self.held_bytes + stage.host_bytes)
+            read, written = format_bytes(stage.read_bytes), format_bytes(stage.written_bytes)
+            lines.append(f"{stage.stage:<12}{need:>10}{read:>10}{written:>10}{stage.passes:>8}  {stage.formula}")
+        of_which = f"(of which {format_bytes(self.held_bytes)} for Python and libraries)"
+        fits = "fits" if self.fits else "does NOT fit"
+        budget = f"{format_bytes(self.budget.total_bytes)} from {self.budget.origin}"
+        return "\n".join([*lines, f"peak {format_bytes(self.peak_bytes)} {of_which} {fits} the budget of {budget}"])
 
     def require(self) -> None:
         """Refuse, naming the largest stage."""
