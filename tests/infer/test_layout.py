@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from ecgl_scale.errors import DoesNotFitError
+from ecgl_scale.errors import DoesNotFitError, StorageError
+from ecgl_scale.infer import matrix
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference
 from ecgl_scale.infer.layout import Layout, PassLayout, Planner
 from ecgl_scale.infer.program import shape_layers, write_program
@@ -156,3 +160,45 @@ def test_the_plan_of_a_subgraph_is_smaller(large):
     assert part.read_bytes < whole.read_bytes
     assert "columns held" in whole.formula
     assert whole.passes == 2
+
+
+def test_columns_are_cut_to_what_another_device_holds(large):
+    settings = InferSettings(backend="torch", device="cuda")
+    program = write_program(shape_layers((100, 256, 48)), settings, sparse=False)
+    room = 200 * MIB
+
+    def find(device_room):
+        one = Planner(large, program, settings, backend="torch", threads=2, device_room=device_room)
+        layout = one.find(1 << 34)
+        return layout, one.device_bytes(layout)
+
+    layout, needed = find(10 * room)
+    assert [len(p.columns) for p in layout.passes] == [2, 2]
+    assert needed < 10 * room
+    layout, needed = find(70 * MIB)
+    assert len(layout.passes[0].columns) > 2
+    assert needed <= 70 * MIB
+
+
+def test_a_full_disk_is_told_before_anything_is_mapped(graph, tmp_path, monkeypatch):
+    def full(descriptor, offset, length):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(matrix.os, "posix_fallocate", full)
+    lay_out(monkeypatch, passes=(PassLayout((0, 20), True), PassLayout((0, 7), False)))
+    with pytest.raises(StorageError, match="disk refused"):
+        infer_logits(graph, layers_of(*WIDTHS), settings=InferSettings(backend="numba"), work_directory=tmp_path / "w")
+    assert not list((tmp_path / "w").iterdir())
+
+
+def test_our_own_kernels_need_no_torch(graph, tmp_path):
+    program = (
+        "import sys, numpy as np; from pathlib import Path\n"
+        "from ecgl_scale.infer.layerwise import infer_logits\n"
+        "from ecgl_scale.infer.settings import InferSettings\n"
+        "from ecgl_scale.store.graph import GraphStore\n"
+        "graph, work = GraphStore.open(sys.argv[1]), Path(sys.argv[2])\n"
+        "infer_logits(graph, [(np.zeros((3, 20)), None)], settings=InferSettings(device='cpu'), work_directory=work)\n"
+        "assert not {'torch', 'dgl'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(graph.path), str(tmp_path)], check=True, timeout=120)
