@@ -15,6 +15,8 @@ CASES = (
     "attribute",
     "diversity",
     "rank_products",
+    "epoch",
+    "inference",
 )
 
 
