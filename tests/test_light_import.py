@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "dgl", "dask", "zarr", "numba", "pyarrow", "numpy", "ogb", "scipy", "pandas"}
+HEAVY = {"torch", "dgl", "dask", "zarr", "numba", "pyarrow", "numpy", "ogb", "scipy", "pandas", "matplotlib", "jinja2"}
 _HELP = "import runpy\nsys.argv = {argv!r}\ntry:\n    runpy.run_module('ecgl_scale.cli.main', run_name='__main__')\n"
 
 

@@ -66,7 +66,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     ),
     "threadpoolctl": ("ecgl_scale/select/", "ecgl_scale/infer/"),
     "pydantic": ("ecgl_scale/run/config",),
-    "yaml": ("ecgl_scale/run/config_yaml.py",),
+    "yaml": ("ecgl_scale/run/config_yaml.py", "ecgl_scale/report/files.py"),
     "safetensors": ("ecgl_scale/learn/tensors.py",),
     "crc32c": ("ecgl_scale/run/durable.py",),
     "zarr": ("ecgl_scale/store/features/dense_write.py", "ecgl_scale/store/sources/node_files.py"),
@@ -76,7 +76,9 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "dgl": ("ecgl_scale/store/convert.py", "ecgl_scale/infer/backends/"),
     "torch": ("ecgl_scale/store/convert.py", "ecgl_scale/learn/", "ecgl_scale/infer/", "ecgl_scale/pipeline/"),
     "dask": (),
-    "matplotlib": (),
+    "matplotlib": ("ecgl_scale/report/",),
+    "jinja2": ("ecgl_scale/report/",),
+    "markupsafe": ("ecgl_scale/report/page.py",),  # jinja2's own type for text that is escaped already
 }
 """Where a library may be imported, by the beginning of the path; one that is not named may be imported nowhere."""
 

@@ -17,7 +17,7 @@ from types import FrameType
 import typer
 
 from ecgl_scale._version import __version__
-from ecgl_scale.cli import doctor, generate, ingest, inspect, rank, report, run
+from ecgl_scale.cli import doctor, generate, ingest, inspect, methods, rank, report, run, status, sweep
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
 from ecgl_scale.errors import EcglError, StopRequestedError
 
@@ -35,10 +35,13 @@ app.command("doctor")(doctor.doctor)
 app.command("info")(inspect.info)
 app.command("verify")(inspect.verify)
 app.command("rank")(rank.rank)
+app.command("methods")(methods.methods)
 app.command("plan")(run.plan)
 app.command("run")(run.run)
+app.command("sweep")(sweep.sweep)
 app.command("infer")(run.infer)
 app.command("report")(report.report)
+app.command("status")(status.status)
 
 
 def _print_version(wanted: bool) -> None:

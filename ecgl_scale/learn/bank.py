@@ -155,9 +155,11 @@ class MemoryBank:
 
     def for_tasks(self, tasks: Iterable[int]) -> MemoryBank:
         """The part of these tasks, a copy; tasks that are not here have no nodes."""
-        places = np.flatnonzero(np.isin(self.task, np.array([*tasks], np.int64)))
-        columns = [column[places] for column in self._columns().values()]
-        return self._with(columns, _take(self.rows, places))
+        return self.select(np.flatnonzero(np.isin(self.task, np.array([*tasks], np.int64))))
+
+    def select(self, places: Ids) -> MemoryBank:
+        """The nodes at these places, which ascend; a copy."""
+        return self._with([column[places] for column in self._columns().values()], _take(self.rows, places))
 
     def dense_rows(self) -> NDArray[np.float32]:
         """The rows as float32 [n, K]; not a copy where they are that already."""

@@ -4,11 +4,13 @@ What autograd would compute, step by step, with every product written to its pla
 
     forward    H_l = relu(H_{l-1} W_l^T + b_l) [* mask]            logits among the wanted columns only
     loss       CE_i = -log softmax(logits_i)[label_i]              G = coefficient_i * (softmax - onehot)
+               and where rows have old outputs, or another measure, what ``soft`` and ``loss`` say
     backward   dW_l += G^T H_{l-1},  db_l += sum of G,  G = (G W_l) [* mask] where H_{l-1} > 0
 
 Autograd takes fresh memory for each of these in each block, and touching it costs about as much as the products.
 Sparse rows need a hidden layer; the first weight is turned once a gradient, and so is its gradient, not once a block.
-Memory: ``rows * 4 * (2 * hidden (3 with dropout) + 2 * classes)`` and the gradient; sparse: 8 bytes a first weight.
+Memory: ``rows * 4 * (2 * hidden (3 with dropout) + 2 * classes (7 with old outputs))`` and the gradient; sparse:
+8 bytes a first weight.
 """
 
 from __future__ import annotations
@@ -33,9 +35,14 @@ class MlpGradient:
         self._dropout = dropout
         self._buffers: dict[str, torch.Tensor] = {}
         self._turned: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._squares = False
 
-    def begin(self) -> None:
-        """Set all gradients to zero."""
+    def begin(self, *, squares: bool = False) -> None:
+        """Set all gradients to zero; with ``squares`` each row's gradient is squared before it is added.
+
+        A row's gradient of a layer is an outer product, so the sum of squares is a product as well: (G^2)^T (H^2).
+        """
+        self._squares = squares
         for parameter in self._weights.parameters():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -59,7 +66,10 @@ class MlpGradient:
         scale: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
-        """Add the gradient of ``scale`` times the loss of these rows; returns their loss, unscaled, in float64."""
+        """Add the gradient of ``scale`` times the loss of these rows; returns their loss, unscaled, in float64.
+
+        Nothing is dropped without a ``generator``.
+        """
         layers = self._weights.layers
         num_rows = x.indptr.size - 1 if isinstance(x, CsrBlock) else len(x)
         inputs: list[Rows] = [x]
@@ -68,7 +78,7 @@ class MlpGradient:
             hidden = self._take(f"hidden {index}", num_rows, weight.shape[0])
             self._multiply(inputs[-1], weight, bias, hidden)
             hidden.clamp_(min=0)
-            if self._dropout:
+            if self._dropout and generator is not None:
                 mask = self._take(f"mask {index}", num_rows, weight.shape[0])
                 masks.append(mask.bernoulli_(1 - self._dropout, generator=generator).div_(1 - self._dropout))
                 hidden.mul_(mask)
@@ -107,13 +117,23 @@ class MlpGradient:
     ) -> torch.Tensor:
         """``logits`` become the gradient of the loss by them."""
         labels, coefficients = targets.of(positions, logits.device)
+        softened, soft_loss = None, 0.0
+        if targets.soft is not None:
+            softened = self._take("soft", *logits.shape).zero_()
+            soft_loss = targets.soft.add_gradient(logits, positions, targets.head_columns, softened)
         targets.bar(logits, positions)
-        logp = torch.log_softmax(logits, 1, out=self._take("logp", *logits.shape))
-        losses = logp.gather(1, labels[:, None]).squeeze(1).neg_()
-        torch.exp(logp, out=logits)
-        logits.scatter_add_(1, labels[:, None], torch.full_like(labels[:, None], -1, dtype=logits.dtype))
+        if targets.measure == "squares":
+            losses = torch.linalg.vecdot(logits, logits)
+            logits.mul_(2)
+        else:
+            logp = torch.log_softmax(logits, 1, out=self._take("logp", *logits.shape))
+            losses = logp.gather(1, labels[:, None]).squeeze(1).neg_()
+            torch.exp(logp, out=logits)
+            logits.scatter_add_(1, labels[:, None], torch.full_like(labels[:, None], -1, dtype=logits.dtype))
         logits.mul_((coefficients * scale)[:, None])
-        return torch.dot(losses.double(), coefficients.double())
+        if softened is not None:
+            logits.add_(softened, alpha=scale)
+        return torch.dot(losses.double(), coefficients.double()) + soft_loss
 
     def _add_layer(
         self,
@@ -123,6 +143,9 @@ class MlpGradient:
         bias: torch.Tensor | None,
         columns: slice | torch.Tensor,
     ) -> None:
+        if self._squares:
+            x = CsrBlock(x.indptr, x.indices, np.square(x.values)) if isinstance(x, CsrBlock) else x.square()
+            gradient = gradient.square()
         if isinstance(x, CsrBlock):
             add_sparse_gradient(x, gradient.numpy(), self._turn(weight)[1].numpy())
         elif isinstance(columns, slice):

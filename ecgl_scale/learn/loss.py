@@ -8,13 +8,14 @@ Settings, presets and methods differ only in coefficients and columns, which are
     lambda     the bank's part times lambda
     columns    class-IL: all seen classes. task-IL: a row's own task; the bank's rows as ``replay_slice`` says
 
-n_c counts the rows of class c, at least 1. Memory: 20 bytes a row.
+n_c counts the rows of class c, at least 1. A method may have rows compared with old outputs as well (``soft``), or ask
+for another measure of the logits (``squares``: coefficient_i * sum of logits_i^2). Memory: 20 bytes a row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import Columns
 from ecgl_scale.learn.rows import RowCache
+from ecgl_scale.learn.soft import Positions, SoftTargets
 
 Labels = NDArray[np.int64]
 Setting = Literal["task-il", "class-il"]
@@ -80,6 +82,10 @@ class Targets:
     """[classes], or [groups, classes] where rows differ."""
     groups: Labels | None = None
     """The group of each row, where there are several."""
+    soft: SoftTargets | None = None
+    """Old outputs that the logits are compared with as well."""
+    measure: Literal["cross-entropy", "squares"] = "cross-entropy"
+    """What is summed: the labels' CE, or the squares of the allowed logits."""
 
     def __post_init__(self) -> None:
         if self.columns.ndim != (1 if self.groups is None else 2):
@@ -87,6 +93,11 @@ class Targets:
         if len(self.coefficients) != self.num_rows or (self.groups is not None and len(self.groups) != self.num_rows):
             raise UsageError("labels, coefficients and groups differ in number", expected=f"{self.num_rows} of each")
         width = self.columns.shape[-1]
+        if self.soft is not None and (self.soft.terms.shape[1], len(self.soft.coefficients)) != (width, self.num_rows):
+            raise UsageError(
+                f"old outputs of {len(self.soft.coefficients)} rows for {self.soft.terms.shape[1]} classes",
+                expected=f"{self.num_rows} rows, {width} classes",
+            )
         allowed = (self.labels >= 0) & (self.labels < width)
         if allowed.all():
             allowed = self.columns[self.labels] if self.groups is None else self.columns[self.groups, self.labels]
@@ -105,30 +116,51 @@ class Targets:
     @cached_property
     def head(self) -> Columns:
         """Columns of the head that any row needs: no others are computed."""
-        wanted = np.flatnonzero(self._needed)
+        wanted = self.head_columns
         if wanted.size and wanted[-1] - wanted[0] + 1 == wanted.size:
             return slice(int(wanted[0]), int(wanted[-1]) + 1)
         return torch.from_numpy(wanted)
 
-    def of(self, positions: slice | NDArray[np.int64], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    @cached_property
+    def head_columns(self) -> Labels:
+        """The same as head positions."""
+        return np.flatnonzero(self._needed)
+
+    def of(self, positions: Positions, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Labels, counted among the columns of ``head``, and coefficients of the rows at ``positions``."""
         return self._targets[positions].to(device), self._weights[positions].to(device)
 
-    def bar(self, logits: torch.Tensor, positions: slice | NDArray[np.int64]) -> None:
-        """Set the logits of columns that a row's group does not allow to minus infinity, in place."""
-        if self._barred is not None and self._groups is not None:
-            logits.masked_fill_(self._barred[self._groups[positions]].to(logits.device), float("-inf"))
+    def bar(self, logits: torch.Tensor, positions: Positions) -> None:
+        """Set the logits of columns that a row may not be given to what does not count, in place."""
+        if self._barred is not None:
+            barred = self._barred if self._groups is None else self._barred[self._groups[positions]]
+            value = float("-inf") if self.measure == "cross-entropy" else 0.0
+            logits.masked_fill_(barred.to(logits.device), value)
 
-    def losses(self, logits: torch.Tensor, positions: slice | NDArray[np.int64]) -> torch.Tensor:
-        """CE of the rows at ``positions``, one number each, for autograd; ``logits`` has the columns of ``head``."""
-        if self.groups is not None:
+    def losses(self, logits: torch.Tensor, positions: Positions) -> torch.Tensor:
+        """Loss of the rows at ``positions``, one number each, for autograd; ``logits`` has the columns of ``head``."""
+        if self._barred is not None:
             logits = logits.clone()
             self.bar(logits, positions)
+        if self.measure == "squares":
+            return logits.square().sum(1)
         return torch.nn.functional.cross_entropy(logits, self.of(positions, logits.device)[0], reduction="none")
+
+    def terms(self, logits: torch.Tensor, positions: Positions) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Losses of the rows and their coefficients, for autograd: the labels', and the old outputs' if there are."""
+        found = [(self.losses(logits, positions), self.of(positions, logits.device)[1])]
+        if self.soft is not None:
+            losses = self.soft.losses(logits, positions, self.head_columns)
+            found.append((losses, self.soft.of(positions, logits.device)[1]))
+        return found
+
+    @cached_property
+    def _allowed(self) -> NDArray[np.bool_]:
+        return np.asarray(self.columns.reshape(-1, self.columns.shape[-1]).any(axis=0))
 
     @cached_property
     def _needed(self) -> NDArray[np.bool_]:
-        return np.asarray(self.columns.reshape(-1, self.columns.shape[-1]).any(axis=0))
+        return self._allowed if self.soft is None else self._allowed | self.soft.needed
 
     @cached_property
     def _targets(self) -> torch.Tensor:
@@ -144,7 +176,15 @@ class Targets:
 
     @cached_property
     def _barred(self) -> torch.Tensor | None:
-        return None if self.groups is None else torch.from_numpy(~self.columns[:, self._needed])
+        """Where rows may not be given all columns of ``head``: by group, or the same for all rows."""
+        if self.groups is None and self._needed.sum() == self._allowed.sum():
+            return None
+        return torch.from_numpy(~self.columns[..., self._needed])
+
+
+def target_fields(targets: Targets) -> dict[str, Any]:
+    """Targets as arguments of a segment."""
+    return {field.name: getattr(targets, field.name) for field in fields(Targets)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -208,10 +248,7 @@ def make_segments(
     for part, target in zip(parts, targets, strict=False):
         if part.rows is None:
             raise UsageError("labels without rows", expected="a part with rows")
-        fields: dict[str, Any] = {
-            name: getattr(target, name) for name in ("labels", "coefficients", "columns", "groups")
-        }
-        segments.append(Segment(rows=part.rows, **fields))
+        segments.append(Segment(rows=part.rows, **target_fields(target)))
     return segments
 
 

@@ -10,6 +10,7 @@ do not depend on threads. Memory: ``plan_propagation``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -23,7 +24,7 @@ from ecgl_kernels.spmm import invert_degrees, propagate_rows
 from ecgl_kernels.transpose import copy_without_loops, transpose_rows
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.loss import Targets
-from ecgl_scale.learn.model import BiasPlace, Encoder, Rows, SharedWeights
+from ecgl_scale.learn.model import BiasPlace, Columns, Encoder, Rows, SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.run.plan import StagePlan
@@ -39,19 +40,32 @@ RANGES_PER_THREAD = 8
 """Ranges of rows with about equal numbers of edges: few hand-overs, and all threads end together."""
 
 
-def plan_propagation(graph: GraphStore, widths: tuple[int, ...], *, dropout: float = 0.0) -> StagePlan:
+def edge_bytes_of(graph: GraphStore, num_nodes: int, num_edges: int) -> int:
+    """Memory of so many nodes and edges of a graph: one side where it is symmetric, else both."""
+    sides = 1 if graph.manifest.edges.symmetrised else 2
+    return sides * (8 * (num_nodes + 1) + graph.edges.id_dtype.itemsize * num_edges)
+
+
+def plan_propagation(
+    graph: GraphStore,
+    widths: Sequence[int],
+    *,
+    dropout: float = 0.0,
+    num_nodes: int | None = None,
+    num_edges: int | None = None,
+) -> StagePlan:
     """What training on the whole graph takes: edges both ways, features, their first messages, all activations.
 
     ``sides * (8 (N + 1) + 4 E) + 8 N + 4 N * (2 features + 6 * hidden (8 with dropout) + 6 * classes)`` + 32 MiB;
     one side for symmetric graphs, else two; ids take 8 bytes past 2^32 nodes. Autograd's memory is the allocator's, so
-    two of the hidden layers are for what it keeps back.
+    two of the hidden layers are for what it keeps back. ``num_nodes`` and ``num_edges`` are those of a part of it.
     """
-    sides = 1 if graph.manifest.edges.symmetrised else 2
-    edge_bytes = sides * (8 * (graph.num_nodes + 1) + graph.edges.id_dtype.itemsize * graph.num_edges)
+    nodes = graph.num_nodes if num_nodes is None else num_nodes
+    edge_bytes = edge_bytes_of(graph, nodes, graph.num_edges if num_edges is None else num_edges)
     copies = 8 if dropout else 6
     floats = 2 * widths[0] + copies * sum(widths[1:-1]) + 6 * widths[-1]
-    needed = edge_bytes + 8 * graph.num_nodes + 4 * graph.num_nodes * floats + RESERVE_BYTES
-    formula = f"{format_bytes(edge_bytes)} of edges + {graph.num_nodes:,} nodes * {4 * floats + 8:,} bytes"
+    needed = edge_bytes + 8 * nodes + 4 * nodes * floats + RESERVE_BYTES
+    formula = f"{format_bytes(edge_bytes)} of edges + {nodes:,} nodes * {4 * floats + 8:,} bytes"
     return StagePlan("train as a graph", needed, formula, read_bytes=edge_bytes, passes=1, setting="learn.train_as")
 
 
@@ -87,20 +101,29 @@ class GraphPropagation:
         memory: str | int | None = None,
         backend: Literal["auto", "numba", "torch"] = "auto",
     ) -> None:
-        if norm not in ("sym", "sum", "mean") or backend not in ("auto", "numba", "torch"):
-            raise UsageError(f"no such messages: {norm!r} by {backend!r}", expected="sym, sum or mean; numba or torch")
-        self.norm = norm
-        self.num_nodes = graph.num_nodes
-        self._threads = threads or available_cores()
-        self._backend = backend
-        sides = 1 if graph.manifest.edges.symmetrised else 2
-        needed = sides * (8 * (graph.num_nodes + 1) + graph.edges.id_dtype.itemsize * graph.num_edges)
+        needed = edge_bytes_of(graph, graph.num_nodes, graph.num_edges)
         held = own_memory_bytes()
         MemoryBudget.of(memory).require(
             held + needed, stage=STAGE, formula=f"{format_bytes(held)} held + {format_bytes(needed)} of edges"
         )
-        self._into = _load_side(graph)
-        self._out_of = self._into if sides == 1 else _transposed(self._into)
+        self._hold(_load_side(graph), graph.manifest.edges.symmetrised, norm, backend, threads or available_cores())
+
+    @classmethod
+    def from_csr(cls, indptr: NDArray[np.int64], indices: NDArray[Any], norm: Norm = "sym") -> GraphPropagation:
+        """Messages of a small graph in memory: node i hears ``indices[indptr[i] : indptr[i + 1]]``, no self loops."""
+        made = cls.__new__(cls)
+        made._hold(_Side(indptr, np.asarray(indices, np.uint32)), False, norm, "auto", 1)
+        return made
+
+    def _hold(self, into: _Side, is_symmetric: bool, norm: Norm, backend: str, threads: int) -> None:
+        if norm not in ("sym", "sum", "mean") or backend not in ("auto", "numba", "torch"):
+            raise UsageError(f"no such messages: {norm!r} by {backend!r}", expected="sym, sum or mean; numba or torch")
+        self.norm = norm
+        self.num_nodes = into.indptr.size - 1
+        self._threads = threads
+        self._backend = backend
+        self._into = into
+        self._out_of = into if is_symmetric else _transposed(into)
         self._in_scale = None if norm == "sum" else _inverse(self._into, norm)
         self._out_scale = _inverse(self._out_of, norm) if norm == "sym" else None
         self._matrices: dict[tuple[bool, torch.device], torch.Tensor] = {}
@@ -164,7 +187,7 @@ class GraphSegment(Targets):
     local: NDArray[np.int64]
     encoder: Encoder = "gcn"
     bias_place: BiasPlace = "inside"
-    _sent: list[tuple[Rows, torch.Tensor]] = field(default_factory=list, repr=False)
+    _sent: list[tuple[Rows, torch.Tensor]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,12 +201,23 @@ class GraphSegment(Targets):
         self, weights: SharedWeights, *, dropout: float = 0.0, generator: torch.Generator | None = None
     ) -> torch.Tensor:
         """Outputs of the labelled nodes, in the columns of ``head``."""
+        return self.outputs(weights, self.head, dropout=dropout, generator=generator)
+
+    def outputs(
+        self,
+        weights: SharedWeights,
+        columns: Columns,
+        *,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """The same in any columns of the head."""
         logits = weights.gcn(
             self._inputs(weights.device),
             self._propagate,
             encoder=self.encoder,
             bias_place=self.bias_place,
-            columns=self.head,
+            columns=columns,
             dropout=dropout,
             generator=generator,
         )

@@ -110,6 +110,21 @@ class RowCache:
         return cls("sparse", clean.indptr.size - 1, num_features, CsrSource(clean, num_features))
 
     @classmethod
+    def collect(
+        cls,
+        pieces: Iterator[NDArray[np.float32]],
+        shape: tuple[int, int],
+        *,
+        memory_bytes: int,
+        directory: Path,
+        name: str,
+    ) -> RowCache:
+        """Rows that come piece by piece: in memory where they need ``memory_bytes`` or less, else in a file."""
+        if 4 * shape[0] * shape[1] <= memory_bytes:
+            return cls.from_array(np.concatenate([np.empty((0, shape[1]), np.float32), *pieces]))
+        return cls("disk", *shape, FileSource.write(directory / f"{name}.rows", {"shape": list(shape)}, pieces))
+
+    @classmethod
     def gather(
         cls,
         features: Features,

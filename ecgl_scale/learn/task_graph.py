@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ecgl_scale.errors import StoreError, StoreExistsError, UsageError
+from ecgl_scale.errors import LockedError, StoreError, StoreExistsError, UsageError
 from ecgl_scale.learn.scaling import Scaling
 from ecgl_scale.learn.split import Ids
 from ecgl_scale.learn.subgraph import Subset
@@ -32,6 +33,7 @@ from ecgl_scale.store.threads import available_cores
 from ecgl_scale.units import MIB
 
 STAGE = "extract task graph"
+WAIT_SECONDS = 0.2
 KEY_VERSION = 1
 """Part of every key: a change in what is extracted makes a new one."""
 
@@ -203,8 +205,20 @@ class TaskGraphs:
         found = self._open.get((scope, task.index))
         if found is None or self.tasks[task.index] is not task:
             ids = self.node_ids(self.tasks.seen(task)[-1], scope=scope)
-            found = self._open[scope, task.index] = self._open_or_extract(ids)
+            found = self._open[scope, task.index] = self._wait_for_others(ids)
         return found
+
+    def _wait_for_others(self, ids: Ids) -> GraphStore:
+        """Another run may be extracting the same graph; where it is killed, it lets go of its lock and we extract."""
+        is_told = False
+        while True:
+            try:
+                return self._open_or_extract(ids)
+            except LockedError as error:
+                if not is_told:
+                    self._on_event(Note(f"waiting for another run to extract the same task graph ({error.where})"))
+                is_told = True
+                time.sleep(WAIT_SECONDS)
 
     def _open_or_extract(self, ids: Ids) -> GraphStore:
         path = self.directory / f"{graph_key(self.graph, ids, self_loops=self.self_loops, scaling=self.scaling)}.ecgl"

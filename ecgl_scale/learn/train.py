@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -25,7 +25,8 @@ from ecgl_scale.learn.feed import Feed, block_rows_for, on_device
 from ecgl_scale.learn.gradient import MlpGradient
 from ecgl_scale.learn.loss import Segment
 from ecgl_scale.learn.message import GraphSegment
-from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.learn.message_blocks import BlockedGraphSegment
+from ecgl_scale.learn.model import Columns, SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.block import Block, split_blocks, stream_blocks
@@ -118,17 +119,31 @@ class Trainer:
         self._mlp = MlpGradient(self.weights, dropout=dropout)
         self._feed = Feed(self.weights.device, block_rows, read_ahead=read_ahead, threads=threads)
 
-    def gradient(self, segments: Sequence[AnySegment], *, task_index: int = 0, epoch: int = 0) -> float:
-        """Leave the exact gradient of the whole loss in every weight's ``.grad``, and return the loss."""
-        self._mlp.begin()
+    def gradient(
+        self,
+        segments: Sequence[AnySegment],
+        *,
+        task_index: int = 0,
+        epoch: int = 0,
+        with_dropout: bool = True,
+        squares: bool = False,
+    ) -> float:
+        """Leave the exact gradient of the whole loss in every weight's ``.grad``, and return the loss.
+
+        With ``squares`` it is the sum over rows of each row's squared gradient; rows of a graph share theirs, so that
+        is for rows by themselves only.
+        """
+        self._mlp.begin(squares=squares)
         loss = self._no_loss()
         for index, segment in enumerate(segments):
             seeds = (task_index, epoch, index)
             if isinstance(segment, GraphSegment):
-                loss += self._add_graph(segment, self._generator(*seeds, 0))
+                if squares:
+                    raise UsageError("rows of a graph have no gradients of their own", expected="rows by themselves")
+                loss += self._add_graph(segment, self._generator(*seeds, 0) if with_dropout else None)
                 continue
             for block, x in self._feed.blocks(segment.rows, self.weights.widths):
-                generator = self._generator(*seeds, block.index)
+                generator = self._generator(*seeds, block.index) if with_dropout else None
                 loss += self._mlp.add(x, segment, slice(block.start, block.stop), generator=generator)
         self._mlp.finish()
         return float(loss)
@@ -212,11 +227,16 @@ class Trainer:
 
     def _add_graph(self, segment: GraphSegment, generator: torch.Generator | None) -> torch.Tensor:
         everything = slice(0, segment.num_rows)
-        logits = segment.logits(self.weights, dropout=self.dropout, generator=generator)
-        losses = segment.losses(logits, everything)
-        coefficients = segment.of(everything, losses.device)[1]
-        losses.backward(coefficients)
-        return torch.dot(losses.detach().double(), coefficients.double())
+        dropout = 0.0 if generator is None else self.dropout
+        if isinstance(segment, BlockedGraphSegment) and not dropout:
+            return segment.add_gradient(self.weights)
+        logits = segment.logits(self.weights, dropout=dropout, generator=generator)
+        terms = segment.terms(logits, everything)
+        torch.autograd.backward([losses for losses, _ in terms], [coefficients for _, coefficients in terms])
+        loss = self._no_loss()
+        for losses, coefficients in terms:
+            loss += torch.dot(losses.detach().double(), coefficients.double())
+        return loss
 
     def _no_loss(self) -> torch.Tensor:
         """Losses are added up where they are made, in float64, and fetched once."""
@@ -240,10 +260,20 @@ class Trainer:
     def logits(self, rows: RowCache) -> NDArray[np.float32]:
         """MLP outputs of all rows, without dropout. Memory: the result and a block."""
         out = np.empty((rows.num_rows, self.weights.num_classes), np.float32)
-        with torch.no_grad():
-            for block, x in self._feed.blocks(rows, self.weights.widths):
-                out[block.start : block.stop] = self.weights.mlp(x).cpu().numpy()
+        start = 0
+        for block in self.stream_logits(rows):
+            out[start : start + len(block)] = block
+            start += len(block)
         return out
+
+    def stream_logits(
+        self, rows: RowCache, *, weights: SharedWeights | None = None, columns: Columns | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """The same block by block; by other ``weights`` of the same widths, or in some columns only."""
+        used = self.weights if weights is None else weights
+        for _, x in self._feed.blocks(rows, used.widths):
+            with torch.no_grad():
+                yield used.mlp(x, columns=columns).cpu().numpy()
 
     def reset_optimizer(self) -> None:
         """Forget the moments, as at a new task with ``optimizer: reset``."""

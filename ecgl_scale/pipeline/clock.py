@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ecgl_scale.pipeline.state import StageRecord
-from ecgl_scale.run.events import EventSink, StageFinished
+from ecgl_scale.run.events import EventSink, StageFinished, StepStarted
 from ecgl_scale.run.memory import PeakSampler
 
 
@@ -23,6 +23,7 @@ class StageClock:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time what happens inside, also where it fails."""
+        self._on_event(StepStarted(name))
         self._sampler.restart()
         started, (read_before, written_before) = time.perf_counter(), disk_bytes()
         try:

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.loss import Labelled, Segment, Targets, make_targets
+from ecgl_scale.learn.loss import Labelled, Segment, Targets, make_targets, target_fields
 from ecgl_scale.learn.message import GraphPropagation, GraphSegment
+from ecgl_scale.learn.message_blocks import BlockedGraphSegment, trains_in_blocks
 from ecgl_scale.learn.rows import RowCache
+from ecgl_scale.learn.spread import propagate_features
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.learn.train import AnySegment, Trainer, plan_training
@@ -93,9 +95,9 @@ class RunContext:
             if part.rows is None:
                 segments.append(self._graph_segment(task, target))
             else:
-                segments.append(Segment(rows=part.rows, **fields_of(target)))
+                segments.append(Segment(rows=part.rows, **target_fields(target)))
         if replay is not None and replay.rows is not None and len(targets) > len(tasks):
-            segments.append(Segment(rows=replay.rows, **fields_of(targets[-1])))
+            segments.append(Segment(rows=replay.rows, **target_fields(targets[-1])))
         return segments
 
     def segments(self, tasks: Sequence[Task], replay: Labelled | None) -> list[AnySegment]:
@@ -117,13 +119,13 @@ class RunContext:
         local = positions_of(task.node_ids, ids)
         return np.asarray(features[local], np.float32) if isinstance(features, np.ndarray) else features.rows(local)
 
-    def graph_rows(self, task: Task) -> RowCache:
+    def graph_rows(self, task: Task, *, memory_bytes: int | None = None) -> RowCache:
         """Features of every node of the graph a task is trained on."""
         graph, _ = self.graph(task)
         return RowCache.gather(
             graph.require_features(),
             np.arange(graph.num_nodes),
-            memory_bytes=self._rows_bytes(),
+            memory_bytes=self._rows_bytes() if memory_bytes is None else memory_bytes,
             directory=self._rows_directory(),
             name=f"all-{task.index}",
         )
@@ -148,15 +150,26 @@ class RunContext:
 
     def _graph_segment(self, task: Task, target: Targets) -> GraphSegment:
         graph, nodes = self.graph(task)
-        norm = infer_settings(self.config).effective_norm  # as at inference: `sage` averages whatever `norm` says
-        return GraphSegment(
-            rows=self.graph_rows(task),
-            propagation=GraphPropagation(graph, norm, threads=self.config.threads, memory=self.config.memory),
-            local=positions_of(nodes, task.train_ids),
-            encoder=self.config.learn.encoder,
-            bias_place=self.config.learn.bias_place,
-            **fields_of(target),
+        config, learn = self.config, self.config.learn
+        norm = infer_settings(config).effective_norm  # as at inference: `sage` averages whatever `norm` says
+        weights = self.trainer.weights
+        in_blocks = trains_in_blocks(
+            graph.num_nodes, weights.widths, encoder=learn.encoder, dropout=learn.dropout, device=str(weights.device)
         )
+        fields: dict[str, Any] = {
+            "propagation": GraphPropagation(graph, norm, threads=config.threads, memory=config.memory),
+            "local": positions_of(nodes, task.train_ids),
+            "encoder": learn.encoder,
+            "bias_place": learn.bias_place,
+            **target_fields(target),
+        }
+        if not in_blocks:
+            return GraphSegment(rows=self.graph_rows(task), **fields)
+        path = self._rows_directory() / f"sent-{task.index}.f32"
+        everything = np.arange(graph.num_nodes)
+        sent = propagate_features(graph, everything, norm=norm, memory=config.memory, path=path, threads=config.threads)
+        # The rows themselves are hardly ever asked for, so they stay on disk.
+        return BlockedGraphSegment(rows=self.graph_rows(task, memory_bytes=0), sent=sent, **fields)
 
     def _rows_directory(self) -> Path:
         directory = self.work / "rows"
@@ -169,8 +182,3 @@ class RunContext:
         epoch = plan_training(weights.widths, block_rows=self.config.learn.block_rows, rows_held=False)
         room = MemoryBudget.of(self.config.memory).total_bytes - own_memory_bytes() - epoch.host_bytes
         return max(room, 0)
-
-
-def fields_of(targets: Targets) -> dict[str, Any]:
-    """Targets as arguments of a segment."""
-    return {name: getattr(targets, name) for name in ("labels", "coefficients", "columns", "groups")}

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.errors import StoreExistsError, UsageError
-from ecgl_scale.pipeline.state import RunState
+from ecgl_scale.errors import InvalidInputError, StoreExistsError, UsageError
+from ecgl_scale.pipeline.checkpoint import WEIGHTS_DIRECTORY
+from ecgl_scale.pipeline.state import STATE_NAME, RunState
 from ecgl_scale.run.config import RunConfig, load_config
 from ecgl_scale.run.durable import storage_errors, write_atomically
 from ecgl_scale.run.events import Event, EventSink
@@ -41,7 +42,7 @@ class RunDirectory:
     def open(cls, path: Path, config: RunConfig, *, resume: bool) -> RunDirectory:
         """Make a new directory, or take over one that the same config began; nothing of another run is touched."""
         path = path.absolute()
-        check = partial(_refuse_other_run, path, config) if resume else partial(_refuse_any_run, path)
+        check = partial(refuse_other_run, path, config) if resume else partial(_refuse_any_run, path)
         with storage_errors(path):
             check()
             path.mkdir(parents=True, exist_ok=True)
@@ -101,10 +102,15 @@ def _refuse_any_run(path: Path) -> None:
         )
 
 
-def _refuse_other_run(path: Path, config: RunConfig) -> None:
+def refuse_other_run(path: Path, config: RunConfig) -> None:
+    """Refuse a directory in which no run, or that of another config, was begun."""
     state = RunState.read(path) if path.is_dir() else None
     if state is None and not (path / CONFIG_NAME).exists():
         raise UsageError("there is nothing to resume", where=path, fix="run without --resume")
+    if state is None and (path / WEIGHTS_DIRECTORY).exists():  # it is made after the first state
+        raise InvalidInputError(
+            "the state of the run is gone", where=path / STATE_NAME, fix="start the run anew in another directory"
+        )
     known = load_config(path / CONFIG_NAME)
     if (known.digest() if state is None else state.digest) != config.digest():
         changed = ", ".join(sorted(_differences(known.model_dump(), config.model_dump())))

@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ class ECGL:
         self.config = config
         self.directory = directory
         self._learner: Learner | None = None
+        self._remove_temporary: Callable[[], object] | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -149,11 +150,20 @@ class ECGL:
         return SharedWeights.load(Path(path) / "model.safetensors")
 
     def _begin(self, graph: GraphStore, stream: TaskStream, on_event: EventSink) -> None:
+        if graph.num_nodes != stream.num_nodes:
+            raise UsageError(
+                f"the tasks are of a graph of {stream.num_nodes:,} nodes, this one has {graph.num_nodes:,}",
+                where=graph.path,
+                expected="the graph that the tasks were made of",
+            )
+        config = self._config(graph)
+        if self._remove_temporary is not None:
+            self._remove_temporary()
         directory = Path(self.directory or tempfile.mkdtemp(prefix="ecgl-"))
         if self.directory is None:
-            weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+            self._remove_temporary = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
-        self._learner = Learner(self._config(graph), graph, stream, directory, on_event)
+        self._learner = Learner(config, graph, stream, directory, on_event)
         self.matrix_ = PerformanceMatrix.empty(len(stream))
         self._next = 0
 

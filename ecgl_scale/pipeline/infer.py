@@ -6,12 +6,13 @@ import json
 import math
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.errors import EcglError, InvalidInputError, UsageError
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.propagate import propagate_features
 from ecgl_scale.learn.model import SharedWeights
@@ -57,21 +58,26 @@ def infer_store(
     with storage_errors(out):
         work.mkdir(parents=True, exist_ok=True)
     result: Any
-    if config.learn.num_hops:
-        result = _infer_propagated(config, weights, graph, scaling, work, memory, threads, on_event)
-    else:
-        found = infer_logits(
-            graph,
-            weights.arrays(),
-            settings=infer_settings(config),
-            scaling=scaling,
-            memory=memory,
-            threads=threads,
-            work_directory=work,
-            on_event=on_event,
-        )
-        result = {"logits": found.logits, "seconds": found.seconds, "backend": found.backend}
-    _write(out, result.pop("logits"), np.array(classes, np.int64))
+    try:
+        if config.learn.num_hops:
+            result = _infer_propagated(config, weights, graph, scaling, work, memory, threads, on_event)
+        else:
+            found = infer_logits(
+                graph,
+                weights.arrays(),
+                settings=infer_settings(config),
+                scaling=scaling,
+                memory=memory,
+                threads=threads,
+                work_directory=work,
+                on_event=on_event,
+            )
+            result = {"logits": found.logits, "seconds": found.seconds, "backend": found.backend}
+        _write(out, result.pop("logits"), np.array(classes, np.int64))
+    except EcglError:
+        with suppress(OSError):
+            work.rmdir()  # only where nothing is in it that the same command could go on with
+        raise
     shutil.rmtree(work, ignore_errors=True)
     return {"out": str(out), "num_nodes": graph.num_nodes, "num_classes": len(classes), **result}
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ecgl_scale.infer.layerwise import plan_inference
 from ecgl_scale.learn.bank import plan_bank
 from ecgl_scale.learn.message import plan_propagation
+from ecgl_scale.learn.message_blocks import plan_blocks, trains_in_blocks
 from ecgl_scale.learn.methods import create_method
 from ecgl_scale.learn.methods.ecgl import choose_settings
 from ecgl_scale.learn.rows import plan_rows
@@ -55,7 +56,7 @@ def plan_run(graph: GraphStore, stream: TaskStream, config: RunConfig) -> Memory
     held = own_memory_bytes() - degrees.nbytes
     stages = [
         replace(_extraction(graph, stream, config), stage="extract"),
-        _training(graph, stream, config, budget.total_bytes - held),
+        _training(graph, stream, config, budget.total_bytes - held, degrees),
     ]
     if create_method(config.method).keeps_bank and config.bank.budget:
         stages.append(_remembering(graph, stream, config, degrees))
@@ -68,7 +69,9 @@ def _extraction(graph: GraphStore, stream: TaskStream, config: RunConfig) -> Sta
     return graphs.plan(scope="seen" if _uses_seen(config) else "own")
 
 
-def _training(graph: GraphStore, stream: TaskStream, config: RunConfig, room_bytes: int) -> StagePlan:
+def _training(
+    graph: GraphStore, stream: TaskStream, config: RunConfig, room_bytes: int, degrees: NDArray[np.int64]
+) -> StagePlan:
     widths = _widths(graph, stream, config)
     method, learn = create_method(config.method), config.learn
     bank_bytes = _bank_plan(graph, _bank_nodes(config, stream)).host_bytes if method.keeps_bank else 0
@@ -104,8 +107,21 @@ def _training(graph: GraphStore, stream: TaskStream, config: RunConfig, room_byt
             )
         )
     if learn.train_as == "gcn":
-        plans.append(plan_propagation(graph, tuple(widths), dropout=learn.dropout))
+        plans += [_graph_training(graph, stream, task, config, degrees) for task in stream]
     return largest("train", plans)
+
+
+def _graph_training(
+    graph: GraphStore, stream: TaskStream, task: Task, config: RunConfig, degrees: NDArray[np.int64]
+) -> StagePlan:
+    widths, learn = _widths(graph, stream, config), config.learn
+    sizes = _sizes(graph, stream, task, degrees, seen=config.tasks.inter_task_edges)
+    counts = {"num_nodes": sizes.num_nodes, "num_edges": sizes.num_edges}
+    # `auto` is planned as the CPU: what a GPU needs is its own memory.
+    device = "cpu" if learn.device == "auto" else learn.device
+    if trains_in_blocks(sizes.num_nodes, widths, encoder=learn.encoder, dropout=learn.dropout, device=device):
+        return plan_blocks(graph, widths, **counts)
+    return plan_propagation(graph, widths, dropout=learn.dropout, **counts)
 
 
 def _remembering(graph: GraphStore, stream: TaskStream, config: RunConfig, degrees: NDArray[np.int64]) -> StagePlan:

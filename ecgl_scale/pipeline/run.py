@@ -23,9 +23,18 @@ from ecgl_scale.pipeline.results import make_results, write_metrics
 from ecgl_scale.pipeline.setup import open_store, store_id, task_stream
 from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.events import EpochFinished, EventSink, RunStopped, StageStarted, TaskFinished, ignore_events
+from ecgl_scale.run.events import (
+    EpochFinished,
+    EventSink,
+    RunStopped,
+    StageStarted,
+    TaskFinished,
+    TaskStarted,
+    ignore_events,
+)
 from ecgl_scale.run.memory import PeakSampler
 from ecgl_scale.run.plan import MemoryPlan
+from ecgl_scale.run.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.store.graph import GraphStore
 
 
@@ -79,13 +88,14 @@ def _run_from(
     on_event: EventSink,
 ) -> dict[str, Any]:
     """All that is still to do, up to the results."""
-    log = EventLog(directory.path / "events.jsonl", on_event)
+    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, on_event)
+    log = EventLog(directory.path / "events.jsonl", timeline)
     reason = "finished"
     try:
         directory.write_plan(plan)
         stream.save(directory.path / "split.parquet")
         state.write(directory.path)
-        with PeakSampler() as sampler:
+        with timeline, PeakSampler() as sampler:
             clock = StageClock(state.stages, sampler, log)
             learner = Learner(config, graph, stream, directory.path, log)
             state = _learn_tasks(learner, stream, state, clock, Checkpoints(directory.path), log)
@@ -109,6 +119,7 @@ def _learn_tasks(
     try:
         learner.restore(checkpoints.load(state), task_index=state.task, is_remembered=state.step == "evaluate")
         for task in list(stream)[state.task :]:
+            log(TaskStarted(task.index, len(stream)))
             with clock.stage("extract"):
                 learner.predictor.prepare(task)
             if state.step == "train":

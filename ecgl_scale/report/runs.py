@@ -1,23 +1,34 @@
-"""Finished runs as a report sees them: read from their directories, grouped over seeds."""
+"""Finished runs as a report sees them, and the groups of those that differ only in their seed."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.report.files import Sample, read_lines, read_object, read_samples, read_settings
 
 NEEDED = ("aa", "af", "matrix", "method", "preset", "setting", "seed", "stages")
+
+NOT_COMPARED = {"seed", "store", "method", "preset", "setting", "memory", "threads", "cache", "learn.block_rows"}
+"""Keys that have a column of their own, or that change no result."""
+
+SECTIONS = {"", "tasks", "learn", "bank", "rank", "infer"}
+"""Of a config; any other is of the method it is named after."""
+
+BOUNDS = {"joint"}
+"""Methods that see every task again; their AF says nothing, and they are no competitors."""
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What ``results.json`` of a run says."""
+    """A run directory whose ``results.json`` is there; other files are read when they are asked for."""
 
     path: Path
     results: dict[str, Any]
@@ -25,24 +36,28 @@ class FinishedRun:
     @classmethod
     def read(cls, path: Path) -> FinishedRun:
         """The results of a run directory, or an error that says what is missing."""
-        try:
-            results = json.loads((path / "results.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        results = read_object(path / "results.json")
+        if not results:
             raise InvalidInputError(
                 "this is not the directory of a finished run",
                 where=path,
                 expected="results.json in it",
-                fix="let the run finish: ecgl run --resume",
-            ) from error
+                fix="let the run finish: ecgl run --resume; ecgl status says how far it is",
+            )
         missing = [name for name in NEEDED if name not in results]
         if missing:
             raise InvalidInputError(f"results.json lacks {', '.join(missing)}", where=path)
         return cls(path, results)
 
     @property
-    def group(self) -> tuple[str, str, str]:
-        """Runs that differ only in their seed."""
-        return self.results["method"], self.results["preset"], self.results["setting"]
+    def store(self) -> str:
+        """The store's name without its folder."""
+        return Path(self.results.get("store", "?")).name.removesuffix(".ecgl")
+
+    @property
+    def part(self) -> tuple[str, str, str, str]:
+        """Runs that are variants of one another have the same."""
+        return self.store, self.results["method"], self.results["preset"], self.results["setting"]
 
     @property
     def seconds(self) -> float:
@@ -53,6 +68,42 @@ class FinishedRun:
     def peak_bytes(self) -> int:
         """Of all stages."""
         return max((stage["peak_bytes"] for stage in self.results["stages"].values()), default=0)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """``config.yaml`` by dotted names."""
+        return read_settings(self.path / "config.yaml")
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """``plan.json``."""
+        return read_object(self.path / "plan.json")
+
+    @cached_property
+    def losses(self) -> list[list[float]]:
+        """Of each epoch of each task."""
+        return [list(row) for row in read_object(self.path / "state.json").get("losses", [])]
+
+    @cached_property
+    def epoch_seconds(self) -> float | None:
+        """Mean time of an epoch, by the events; None where they are gone."""
+        seconds = [
+            float(event["seconds"])
+            for event in read_lines(self.path / "events.jsonl")
+            if event.get("event") == "EpochFinished"
+        ]
+        return statistics.fmean(seconds) if seconds else None
+
+    @property
+    def test_seconds(self) -> float | None:
+        """Mean time to test on one task: T (T + 1) / 2 of them are tested on in a run."""
+        stage, num_tasks = self.results["stages"].get("evaluate"), len(self.results["matrix"])
+        return None if stage is None else float(stage["seconds"]) / (num_tasks * (num_tasks + 1) / 2)
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """``memory.jsonl``."""
+        return read_samples(self.path / "memory.jsonl")
 
 
 @dataclass(frozen=True)
@@ -73,32 +124,117 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class GroupSummary:
-    """Runs of one method, preset and setting."""
+class Group:
+    """Runs that differ only in their seed."""
 
+    store: str
     method: str
     preset: str
     setting: str
-    accuracy: Spread | None
-    forgetting: Spread | None
-    seconds: float
-    peak_bytes: int
-    num_runs: int
+    changes: tuple[tuple[str, Any], ...]
+    """Keys of the config that differ between variants of this part, and their values here."""
+    is_base: bool
+    """Whether its keys have the values that most of the variants have."""
+    label: str
+    """Method, and whatever sets it apart from the others on the page but store and setting."""
+    runs: tuple[FinishedRun, ...]
+
+    @property
+    def title(self) -> str:
+        """The label with store and setting."""
+        return f"{self.label} · {self.store} · {self.setting}"
+
+    def spread(self, value: Callable[[FinishedRun], float | None]) -> Spread | None:
+        """Of one value over the seeds."""
+        return Spread.of([found for run in self.runs if (found := value(run)) is not None])
+
+    @property
+    def accuracy(self) -> Spread | None:
+        """AA."""
+        return self.spread(lambda run: run.results["aa"])
+
+    @property
+    def forgetting(self) -> Spread | None:
+        """AF; None where it says nothing."""
+        return None if self.method in BOUNDS else self.spread(lambda run: run.results["af"])
+
+    @property
+    def seconds(self) -> float:
+        """Mean of the runs."""
+        return statistics.fmean(run.seconds for run in self.runs)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest of the runs."""
+        return max(run.peak_bytes for run in self.runs)
+
+    def only(self, seeds: set[int]) -> Group:
+        """The same with these seeds; all of them where it has none of these."""
+        runs = tuple(run for run in self.runs if int(run.results["seed"]) in seeds)
+        return replace(self, runs=runs or self.runs)
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of its runs."""
+        return sorted(int(run.results["seed"]) for run in self.runs)
 
 
-def summarise(runs: Sequence[FinishedRun]) -> list[GroupSummary]:
-    """One summary a group, in order of first appearance."""
-    groups: dict[tuple[str, str, str], list[FinishedRun]] = {}
+def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
+    """One group for all seeds of a config, in order of first appearance.
+
+    A key counts where it differs between runs of one store, method, preset and setting: what differs only from one
+    method or store to the next goes without saying.
+    """
+    parts: dict[tuple[str, str, str, str], list[FinishedRun]] = {}
     for run in runs:
-        groups.setdefault(run.group, []).append(run)
-    return [
-        GroupSummary(
-            *group,
-            accuracy=Spread.of([run.results["aa"] for run in members if run.results["aa"] is not None]),
-            forgetting=Spread.of([run.results["af"] for run in members if run.results["af"] is not None]),
-            seconds=statistics.fmean(run.seconds for run in members),
-            peak_bytes=max(run.peak_bytes for run in members),
-            num_runs=len(members),
-        )
-        for group, members in groups.items()
-    ]
+        parts.setdefault(run.part, []).append(run)
+    many_presets = len({part[2] for part in parts}) > 1
+    return [group for part, members in parts.items() for group in _variants(part, members, many_presets)]
+
+
+def common_seeds(groups: Iterable[Group]) -> set[int]:
+    """Seeds that all of them have: what differs between groups with other seeds may be the seeds' doing."""
+    return set.intersection(*(set(group.seeds) for group in groups))
+
+
+def own_settings(run: FinishedRun) -> dict[str, Any]:
+    """The keys of a run's config without those of other methods."""
+    known = {*SECTIONS, str(run.results["method"])}
+    return {key: value for key, value in run.settings.items() if key.rpartition(".")[0] in known}
+
+
+def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_presets: bool) -> list[Group]:
+    # a key that some of the runs lack was not there yet when they were made
+    keys = sorted(set.intersection(*(set(own_settings(run)) for run in runs)) - NOT_COMPARED)
+    varied = [key for key in keys if len({repr(run.settings.get(key)) for run in runs}) > 1]
+    members: dict[tuple[str, ...], list[FinishedRun]] = {}
+    for run in runs:
+        members.setdefault(tuple(repr(run.settings.get(key)) for key in varied), []).append(run)
+    usual = [_usual([values[place] for values in members]) for place in range(len(varied))]
+    base = max(members, key=lambda values: (sum(map(str.__eq__, values, usual)), len(members[values])))
+    name = f"{part[1]} ({part[2]})" if many_presets else part[1]
+    groups = []
+    for values, found in members.items():
+        changes = tuple((key, found[0].settings.get(key)) for key in varied)
+        shown = changes if len(varied) == 1 else _differences(changes, values, base)
+        label = ", ".join([name, *(f"{key}={value}" for key, value in shown)])
+        groups.append(Group(*part, changes, values == base, label, tuple(found)))
+    return sorted(groups, key=lambda group: (not group.is_base, [_order(value) for _, value in group.changes]))
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    """Numbers by size, then everything else by name."""
+    is_number = isinstance(value, int | float)
+    return not is_number, float(value) if is_number else 0.0, str(value)
+
+
+def _usual(values: list[str]) -> str:
+    """The most common value; among equals the one that is switched on, then the first."""
+    counts = Counter(values)
+    return max(counts, key=lambda value: (counts[value], value == "True"))
+
+
+def _differences(
+    changes: tuple[tuple[str, Any], ...], values: tuple[str, ...], base: tuple[str, ...]
+) -> list[tuple[str, Any]]:
+    return [change for change, value, usual in zip(changes, values, base, strict=True) if value != usual]

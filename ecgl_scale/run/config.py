@@ -16,6 +16,18 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from ecgl_scale.errors import UsageError
 from ecgl_scale.run.config_errors import usage_error
+from ecgl_scale.run.config_methods import (
+    CatConfig,
+    ContinualgnnConfig,
+    DygrainConfig,
+    ErgnnConfig,
+    EwcConfig,
+    GemConfig,
+    LwfConfig,
+    MasConfig,
+    SsmConfig,
+    TwpConfig,
+)
 from ecgl_scale.run.config_sections import (
     BankConfig,
     InferConfig,
@@ -86,9 +98,12 @@ class RunConfig(Section):
     store: _Path = Field(
         description="The graph, as `ecgl ingest` or `ecgl generate` made it.", json_schema_extra=values("path")
     )
-    method: Literal["ecgl", "finetune", "joint"] = Field(
+    method: Literal[
+        "ecgl", "finetune", "joint", "lwf", "ewc", "mas", "gem", "twp", "ergnn", "ssm", "cat", "dygrain", "continualgnn"
+    ] = Field(
         default="ecgl",
-        description="E-CGL; `finetune` forgets freely (lower bound); `joint` keeps all data (upper bound).",
+        description="E-CGL; `finetune` forgets freely (lower bound); `joint` keeps all data (upper bound); "
+        "the others are those of the paper's tables.",
     )
     preset: Literal["paper", "reference", "plus"] = Field(
         default="plus", description="Values for the keys under Presets."
@@ -119,6 +134,16 @@ class RunConfig(Section):
     bank: BankConfig = BankConfig()
     rank: RankConfig = RankConfig()
     infer: InferConfig = InferConfig()
+    lwf: LwfConfig = LwfConfig()
+    ewc: EwcConfig = EwcConfig()
+    mas: MasConfig = MasConfig()
+    gem: GemConfig = GemConfig()
+    twp: TwpConfig = TwpConfig()
+    ergnn: ErgnnConfig = ErgnnConfig()
+    ssm: SsmConfig = SsmConfig()
+    cat: CatConfig = CatConfig()
+    dygrain: DygrainConfig = DygrainConfig()
+    continualgnn: ContinualgnnConfig = ContinualgnnConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -168,6 +193,12 @@ def config_from_mapping(
 ) -> RunConfig:
     """Do the same with a mapping of what the file would hold; ``where`` is named in errors."""
     given, origins = set_keys(mapping, overrides)
+    if "sweep" in given:
+        raise UsageError(
+            "this config describes many runs: it has a section sweep",
+            where=where,
+            fix="use ecgl sweep CONFIG --out DIR",
+        )
     try:
         return RunConfig.model_validate(given)
     except ValidationError as error:

@@ -40,6 +40,14 @@ class StageFinished:
 
 
 @dataclass(frozen=True)
+class StepStarted:
+    """A run begins one of the steps that its plan and its results speak of; ``StageFinished`` of that name ends it."""
+
+    step: str
+    """``extract``, ``train``, ``remember`` or ``evaluate``."""
+
+
+@dataclass(frozen=True)
 class Note:
     """Something a user should know that is not an error."""
 
@@ -54,6 +62,14 @@ class EpochFinished:
     epoch: int
     loss: float
     seconds: float
+
+
+@dataclass(frozen=True)
+class TaskStarted:
+    """A task begins, or goes on after a stop."""
+
+    task: int
+    num_tasks: int
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,17 @@ class RunStopped:
     """``finished``, or what ended it."""
 
 
-Event = StageStarted | BlockFinished | StageFinished | Note | EpochFinished | TaskFinished | RunStopped
+Event = (
+    StepStarted
+    | StageStarted
+    | BlockFinished
+    | StageFinished
+    | Note
+    | EpochFinished
+    | TaskStarted
+    | TaskFinished
+    | RunStopped
+)
 EventSink = Callable[[Event], None]
 
 

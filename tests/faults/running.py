@@ -21,7 +21,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
-WARM_CHILDREN = ["ecgl_scale.cli.main", "ecgl_scale.store.graph", "ecgl_scale.store.sources.npz", "zarr"]
+WARM_CHILDREN = [
+    "ecgl_scale.cli.main",
+    "ecgl_scale.store.graph",
+    "ecgl_scale.store.sources.npz",
+    "ecgl_scale.pipeline.run",
+    "zarr",
+]
 """Loaded once in the fork server, which runs none of it and so has a single thread when it forks."""
 
 

@@ -211,7 +211,7 @@ def test_bank_rows_stand_beside_the_graph_as_if_they_were_nodes_alone(directed, 
     wanted = trainer.gradient([whole])
     gradients = [tensor.grad.clone() for tensor in trainer.weights.parameters()]
     new, bank = whole.coefficients[:100], whole.coefficients[100:]
-    part = replace(whole, labels=labels, coefficients=new, local=local, _sent=[])
+    part = replace(whole, labels=labels, coefficients=new, local=local)
     rows = Labelled.of_task(0, bank_labels, RowCache.from_array(x[alone]))
     settings = LossSettings(balance="none", reduction="sum")
     (beside,) = make_segments([rows], None, positions=[np.arange(5)], num_classes=5, settings=settings)
@@ -298,3 +298,15 @@ def test_senseless_input_is_refused(directed, x):
     trainer = Trainer(SharedWeights.create(NUM_FEATURES, [4], NUM_CLASSES), batching="minibatch")
     with pytest.raises(UsageError, match="mini-batches"):
         trainer.run_epoch([segment], task_index=0, epoch=0)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_small_graph_in_memory_sends_the_same_messages(directed, x, norm):
+    rows = [directed.edges.in_neighbours(node) for node in range(NUM_NODES)]
+    rows = [np.asarray(sources)[sources != node] for node, sources in enumerate(rows)]
+    indptr = np.concatenate([[0], np.cumsum([sources.size for sources in rows])])
+    small = GraphPropagation.from_csr(indptr, np.concatenate(rows), norm)
+    stored = GraphPropagation(directed, norm)
+    values = torch.from_numpy(x)
+    assert torch.equal(small(values), stored(values))
+    assert torch.equal(small.send(values, backwards=True), stored.send(values, backwards=True))

@@ -298,7 +298,10 @@ def test_a_key_that_is_no_text_is_unknown() -> None:
         ("tasks.fractions=[1, 0]", "three numbers from 0 to 1 that sum to 1"),
         ("tasks.fractions=[0.5, 0.5, 0, 0]", "three numbers from 0 to 1 that sum to 1"),
         ("tasks.class_order=[-1]", "list of integers >= 0 or null"),
-        ("method=ecg", "ecgl, finetune or joint"),
+        (
+            "method=ecg",
+            "ecgl, finetune, joint, lwf, ewc, mas, gem, twp, ergnn, ssm, cat, dygrain or continualgnn",
+        ),
         ("preset=best", "paper, reference or plus"),
         ("preset=[plus]", "paper, reference or plus"),
         ("setting=both", "task-il or class-il"),

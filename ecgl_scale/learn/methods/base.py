@@ -134,3 +134,8 @@ class Method:
         """Memory of the method's own state when all tasks are learned; the bank is counted apart."""
         del num_weights, num_classes, num_tasks
         return 0
+
+    def planned_node_bytes(self, config: RunConfig, row_bytes: int, num_classes: int, num_tasks: int) -> int:
+        """The same of nodes kept in the state, where a row of features takes ``row_bytes``."""
+        del config, row_bytes, num_classes, num_tasks
+        return 0

@@ -65,6 +65,6 @@ def choose_settings(config: RunConfig, task_index: int) -> ChooseSettings:
             damping=rank.damping, tol=rank.tol, max_iter=rank.max_iter, norm=rank.norm, dangling=rank.dangling
         ),
         gamma=rank.gamma,
-        include_self=rank.include_self,
+        include_self=rank.include_self and not rank.self_loops,  # a stored self loop counts the node already
         seed=(config.seed, task_index),
     )

@@ -1,0 +1,28 @@
+"""``ecgl`` as a sweep starts it: ``python -m ecgl_scale.cli.child PARENT ARGUMENTS...``.
+
+The same command, which the kernel kills when the sweep is killed: a run that nobody waits for would hold its directory
+against the sweep that goes on. A run may be killed at any moment and resumed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+from ecgl_scale.cli.main import main
+
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(parent: int) -> None:
+    """Be killed when ``parent`` ends; at once, if it has ended already."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(75)
+
+
+if __name__ == "__main__":
+    end_with_parent(int(sys.argv.pop(1)))
+    main()

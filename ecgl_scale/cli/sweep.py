@@ -1,0 +1,122 @@
+"""``ecgl sweep``: a grid of configs and seeds, one table at the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ecgl_scale.cli.options import Json, Memory
+from ecgl_scale.cli.output import fail, print_json
+from ecgl_scale.cli.run import ConfigPath, Overrides
+from ecgl_scale.errors import StopRequestedError
+
+AGAIN = "run the same command again: finished runs are kept, the others go on"
+
+
+def sweep(
+    context: typer.Context,
+    config: ConfigPath,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory of the sweep; the same one to go on.")],
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="KEY=V1,V2", help="Values of a key; every combination of keys is run."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="SEEDS", help="Such as 0-4 or 0,2,7. Default: the config's.")
+    ] = None,
+    overrides: Overrides = None,
+    jobs: Annotated[
+        str | None, typer.Option("--jobs", metavar="auto|N", help="Runs at a time. auto: as cores and memory allow.")
+    ] = None,
+    memory: Memory = None,
+    as_json: Json = False,
+) -> None:
+    """Run every combination of a grid with every seed; stopped, the same command goes on."""
+    from ecgl_scale.pipeline.sweep import run_sweep
+    from ecgl_scale.run.config_sweep import load_sweep, parse_jobs
+
+    given = [*(overrides or []), *([] if memory is None else [f"memory={memory}"])]
+    loaded = load_sweep(config, grid=grid or (), seeds=seeds, overrides=given)
+    at_a_time = loaded.jobs if jobs is None else parse_jobs(jobs, where="--jobs")
+    try:
+        with context.obj.progress() as sink:
+            record = run_sweep(loaded, out, config=config, command=child_command(), jobs=at_a_time, on_event=sink)
+    except StopRequestedError as stopped:
+        raise StopRequestedError(stopped.what, where=out, fix=AGAIN) from None
+    if as_json:
+        print_json(record)
+    elif not context.obj.quiet:
+        for line in table_lines(record):
+            print(line)
+        print(f"results: {out / 'sweep.json'}, {out / 'sweep.csv'}")
+    _fail_for_unfinished(record, out)
+
+
+def child_command() -> list[str]:
+    """Starts ``ecgl`` in a fresh process that ends with this one."""
+    return [sys.executable, "-m", "ecgl_scale.cli.child", str(os.getpid())]
+
+
+def table_lines(record: dict[str, Any]) -> list[str]:
+    """A line for each combination: its settings, and mean ± deviation over seeds."""
+    from ecgl_scale.run.config_sweep import short_names, shown_value
+
+    combinations = record["combinations"]
+    keys = [key for axis in record["grid"] for key in axis.split(",")]
+    names = short_names(keys)
+    rows = [
+        [*(["variant"] if record["variants"] else []), *names.values(), "AA %", "AF %", "runs", "ms/epoch", "ms/test"]
+    ]
+    num_left = len(rows[0]) - 5
+    for entry in combinations:
+        finished = sum(run["status"] == "finished" for run in entry["runs"])
+        rows.append(
+            [
+                *([entry["variant"]] if record["variants"] else []),
+                *(shown_value(entry["settings"][key]) for key in keys),
+                _spread(entry["aa"]),
+                _spread(entry["af"]),
+                f"{finished}/{len(entry['runs'])}",
+                _spread(entry["train_ms_per_epoch"], with_deviation=False),
+                _spread(entry["inference_ms"], with_deviation=False),
+            ]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            text.ljust(width) if column < num_left else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _spread(found: dict[str, Any] | None, *, with_deviation: bool = True) -> str:
+    if found is None:
+        return "-"
+    is_spread = with_deviation and found["count"] > 1
+    return f"{found['mean']:.1f}" + (f" ± {found['deviation']:.1f}" if is_spread else "")
+
+
+def _fail_for_unfinished(record: dict[str, Any], out: Path) -> None:
+    """Exit with the code of the first run that failed, after a list of all."""
+    runs = [run for entry in record["combinations"] for run in entry["runs"] if run["status"] != "finished"]
+    if not runs:
+        return
+    total = sum(len(entry["runs"]) for entry in record["combinations"])
+    lines = [f"{len(runs)} of {total} runs have not finished"]
+    for entry in record["combinations"]:
+        seeds: dict[tuple[str, str], list[str]] = {}
+        for run in entry["runs"]:
+            if run["status"] != "finished":
+                seeds.setdefault((run["status"], run["message"] or ""), []).append(str(run["seed"]))
+        for (status, message), which in seeds.items():
+            place = f"{entry['name']}, seed{'s' if len(which) > 1 else ''} {', '.join(which)}"
+            lines.append(f"  {place} ({status}): " + message.replace("\n", "\n  "))
+    lines += [f"  where: {out}", f"  fix: mend what can be, and {AGAIN}"]
+    codes = [run["exit_code"] for run in runs if run["status"] == "failed"] or [run["exit_code"] for run in runs]
+    fail("\n".join(lines), codes[0] or 70)

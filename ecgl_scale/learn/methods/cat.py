@@ -1,0 +1,184 @@
+"""CaT: condense every task into a few synthetic nodes, and train on those alone (Liu, Qiu and Huang, ICDM 2023).
+
+    for each random encoder e:   X' <- Adam step on  sum over classes c of |mean_c e(P X) - mean_c e(X')|^2
+    e(x) = relu(W x + b) / |.|   layer by layer (``hidden``), new weights in every step; P X once, symmetric norm
+
+X' starts as random training rows of each class, and has as many of it as its share of the training nodes (at least
+one); labels are fixed, edges are self loops only, so the synthetic side needs no P, and neither does training: all
+condensed graphs so far, the current one included, go through the model as rows, with either backbone.
+The public code leaves out the last layer of its 512, 256 encoder, so ``hidden`` is [512].
+
+The task graph is read twice (features and edges, more often where few columns fit) for P X; that stays in memory
+where it fits and else in a file, and is then read block by block, once for 16 encoders. ``real_nodes`` draws so many
+nodes of each class for those instead of all. Memory: ``spread.propagate_features``, and blocks of 16 MiB.
+Condensing is repeatable and kept in the run's work directory, so a run that goes on does it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.learn.adam import Adam
+from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.methods.base import Arrays, Context, Method
+from ecgl_scale.learn.methods.kept import bank_of_state, bank_state, draw_per_class, labelled
+from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.learn.rows import RowCache
+from ecgl_scale.learn.spread import propagate_features
+from ecgl_scale.learn.task_graph import positions_of
+from ecgl_scale.learn.tensors import load_tensors, save_tensors
+from ecgl_scale.learn.train import AnySegment
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.events import BlockFinished, StageStarted
+from ecgl_scale.units import MIB
+
+ENCODERS_AT_ONCE = 16
+BLOCK_BYTES = 16 * MIB
+STAGE = "condense"
+
+Ids = NDArray[np.int64]
+
+
+class Cat(Method):
+    """Keeps a condensed graph of each task and learns from nothing else."""
+
+    name: ClassVar[str] = "cat"
+    category: ClassVar[str] = "replay"
+    stores: ClassVar[str] = "cat.nodes synthetic nodes a task, features and label"
+    cost: ClassVar[str] = "one pass over the condensed graphs; before that, one over the task for cat.steps encoders"
+    reference: ClassVar[str] = "CaT: Balanced Continual Graph Learning with Graph Condensation (Liu, Qiu and Huang)"
+
+    def __init__(self) -> None:
+        self._condensed = MemoryBank.empty(1)
+
+    def segments(self, context: Context) -> list[AnySegment]:
+        """All condensed graphs, the task's own too."""
+        everything = labelled(self._with_task(context))
+        return context.attach([], [], everything, context.targets([everything], None))
+
+    def end_task(self, context: Context) -> None:
+        """Keep the task's condensed graph."""
+        self._condensed = self._with_task(context)
+
+    def _with_task(self, context: Context) -> MemoryBank:
+        task = context.task
+        path = context.work / f"condensed-{task.index}.safetensors"
+        about = {"config": context.config.digest(), "split": context.stream.split_hash, "task": str(task.index)}
+        try:
+            arrays, found = load_tensors(path)
+        except InvalidInputError:
+            found = {}
+        if any(found.get(name) != value for name, value in about.items()):
+            rows, labels = self._condense(context)
+            arrays = {"rows": rows, "labels": labels}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_tensors(path, arrays, about=about)
+        before = self._condensed if len(self._condensed) else MemoryBank.empty(arrays["rows"].shape[1])
+        return before.add(task.index, np.arange(len(arrays["labels"])), arrays["labels"], arrays["rows"])
+
+    def _condense(self, context: Context) -> tuple[NDArray[np.float32], Ids]:
+        task, config = context.task, context.config
+        labels = context.stream.labels_of(task.train_ids)
+        rng = np.random.default_rng((config.seed, task.index))
+        chosen = draw_per_class(labels, share_nodes(labels, config.cat.nodes), rng)
+        first = context.rows(task, task.train_ids[chosen], f"condensed-{task.index}")
+        real = context.rows(task, task.train_ids, f"real-{task.index}") if config.learn.num_hops else None
+        if real is None:  # else the model's input has passed the edges already
+            graph, nodes = context.graph(task)
+            real = propagate_features(
+                graph,
+                positions_of(nodes, task.train_ids),
+                memory=config.memory,
+                path=context.work / "rows" / f"propagated-{task.index}.f32",
+                threads=config.threads,
+            )
+        condenser = Condenser(real, labels, config, device=context.trainer.weights.device)
+        context.on_event(StageStarted(STAGE, config.cat.steps, "encoders"))
+        rows = torch.from_numpy(np.array(first.read(0, first.num_rows))).to(context.trainer.weights.device)
+        adam = Adam([rows], lr=config.cat.lr, weight_decay=0.0)
+        for start in range(0, config.cat.steps, ENCODERS_AT_ONCE):
+            stop = min(start + ENCODERS_AT_ONCE, config.cat.steps)
+            encoders = [condenser.encoder((task.index, step)) for step in range(start, stop)]
+            for encoder, means in zip(encoders, condenser.real_means(encoders, rng), strict=True):
+                rows.requires_grad_(True)
+                (rows.grad,) = torch.autograd.grad(condenser.loss(encoder, means, rows, labels[chosen]), rows)
+                rows.requires_grad_(False)
+                adam.step()
+            context.on_event(BlockFinished(STAGE, stop))
+        return rows.cpu().numpy(), labels[chosen]
+
+    def state(self) -> Arrays:
+        """All condensed graphs."""
+        return bank_state(self._condensed)
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from ``state()``."""
+        self._condensed = bank_of_state(state, 1)
+
+    def planned_node_bytes(self, config: RunConfig, row_bytes: int, num_classes: int, num_tasks: int) -> int:
+        """Rows, dense whatever the store's are, and 40 bytes a node."""
+        return max(config.cat.nodes * num_tasks, num_classes) * (row_bytes + 40)
+
+
+class Condenser:
+    """The real side of the matching, and its loss."""
+
+    def __init__(self, real: RowCache, labels: Ids, config: RunConfig, *, device: torch.device) -> None:
+        self._real = real
+        self._labels = labels
+        self._classes, self._places = np.unique(labels, return_inverse=True)
+        self._config = config
+        self._device = device
+        self._block_rows = max(BLOCK_BYTES // (4 * (real.num_features + 2 * sum(config.cat.hidden))), 1)
+
+    def encoder(self, seeds: tuple[int, ...]) -> SharedWeights:
+        """Random layers, torch's own first weights."""
+        *inner, last = self._config.cat.hidden
+        (seed,) = np.random.SeedSequence((self._config.seed, *seeds)).generate_state(1)
+        return SharedWeights.create(self._real.num_features, inner, last, seed=int(seed)).to(self._device)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def real_means(self, encoders: Sequence[SharedWeights], rng: np.random.Generator) -> list[torch.Tensor]:
+        """[classes, width] for each encoder: one pass over the real rows, or over as many of them as are drawn."""
+        width = self._config.cat.hidden[-1]
+        sums = [torch.zeros(self._classes.size, width, device=self._device) for _ in encoders]
+        limit = self._config.cat.real_nodes
+        drawn = np.arange(self._labels.size) if limit is None else draw_per_class(self._labels, limit, rng)
+        is_all = drawn.size == self._labels.size
+        for start in range(0, drawn.size, self._block_rows):
+            here = drawn[start : start + self._block_rows]
+            x = self._real.read(start, start + here.size) if is_all else self._real.take(here)
+            rows = torch.from_numpy(np.asarray(x)).to(self._device)
+            places = torch.from_numpy(self._places[here]).to(self._device)
+            for encoder, total in zip(encoders, sums, strict=True):
+                total.index_add_(0, places, embed(encoder, rows))
+        counts = torch.from_numpy(np.bincount(self._places[drawn])).to(self._device)
+        return [total / counts[:, None] for total in sums]
+
+    def loss(self, encoder: SharedWeights, means: torch.Tensor, rows: torch.Tensor, labels: Ids) -> torch.Tensor:
+        """Squared distances of the class means, summed."""
+        embedded = embed(encoder, rows)
+        places = torch.from_numpy(np.searchsorted(self._classes, labels)).to(self._device)
+        sums = torch.zeros_like(means).index_add(0, places, embedded)
+        return (sums / torch.bincount(places, minlength=len(means))[:, None] - means).square().sum()
+
+
+def embed(encoder: SharedWeights, rows: torch.Tensor) -> torch.Tensor:
+    """Outputs of the layers, relu after each, brought to length one."""
+    return torch.nn.functional.normalize(torch.relu(encoder.mlp(rows)))
+
+
+def share_nodes(labels: Ids, num_nodes: int) -> dict[int, int]:
+    """How many synthetic nodes each class gets: its share, at least one; what rounding leaves goes to the largest."""
+    classes, counts = np.unique(labels, return_counts=True)
+    shares = np.maximum(num_nodes * counts // labels.size, 1)
+    rest = num_nodes - int(shares.sum())
+    for place in np.argsort(-counts, kind="stable")[: max(rest, 0)]:
+        shares[place] += 1
+    return dict(zip(classes.tolist(), shares.tolist(), strict=True))

@@ -1,0 +1,236 @@
+"""ContinualGNN: new patterns are detected, old ones replayed and held fast (Wang et al., CIKM 2020).
+
+    L = mean CE(training nodes, detected old nodes, memory) + lambda/2 sum F (theta - theta*)^2
+
+Detection (``tasks.inter_task_edges`` only: without edges to old nodes nothing old can change):
+    delta_u = |f*(G_t, u) - f*(G_t-1, u)|_1 for new nodes, alone in G_t-1, and for old ones with new in-neighbours
+    score = M^2 delta,  M f(v) = (f(v) + sum of in-neighbours' f) / (deg + 1);  the best ``detect_ratio`` of nodes with
+    a score are detected, of which old training nodes are trained again. f* is the graph network before the task.
+Memory: B_c = floor(B n_c / n) nodes of class c, n_c training nodes seen of it. Classes over their quota lose nodes at
+    random. A new node is added while there is room, then takes a random place with chance B_c / n_c (1 + alpha s);
+    s = sigmoid(10 share - 5), share of its neighbours with a known label that have another one. Known are training
+    labels. Memory nodes are replayed without edges.
+theta* and F = (gradient of the mean CE on the memory)^2 are those after the last task.
+
+Memory of the run: 16 bytes a weight, the memory nodes; detection holds the task graph as GCN training does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.message import GraphPropagation
+from ecgl_scale.learn.methods.base import Arrays, Context, Method
+from ecgl_scale.learn.methods.kept import (
+    bank_of_state,
+    bank_state,
+    labelled,
+    old_train_ids,
+    segments_with_old,
+    training_norm,
+    weights_of_state,
+    weights_state,
+)
+from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.learn.spread import StreamedPropagation
+from ecgl_scale.learn.task_graph import positions_of
+from ecgl_scale.learn.tasks import Task
+from ecgl_scale.learn.train import AnySegment, Penalty
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.select.topk import top_nodes
+from ecgl_scale.store.graph import GraphStore
+
+HOPS = 2
+
+Ids = NDArray[np.int64]
+Scores = NDArray[np.float64]
+
+
+class Continualgnn(Method):
+    """Replay of a class-quota reservoir, EWC towards it, and detection where the graph grows."""
+
+    name: ClassVar[str] = "continualgnn"
+    category: ClassVar[str] = "replay"
+    stores: ClassVar[str] = "continualgnn.memory_nodes nodes in all, features and label; last weights, importances"
+    cost: ClassVar[str] = "one pass over the task's rows and the memory, and over the weights"
+    reference: ClassVar[str] = "Streaming Graph Neural Networks via Continual Learning (Wang et al.)"
+
+    def __init__(self) -> None:
+        self._memory = MemoryBank.empty(1)
+        self._counts = np.zeros(0, np.int64)
+        self._last: Arrays = {}
+
+    def segments(self, context: Context) -> list[AnySegment]:
+        """One mean over all that is trained on."""
+        kept = labelled(self._memory) if len(self._memory) else None
+        return segments_with_old(context, self._detect(context), kept)
+
+    def _detect(self, context: Context) -> Ids:
+        if not context.config.tasks.inter_task_edges or not self._last:
+            return np.empty(0, np.int64)
+        before = weights_of_state(self._last, "before", context.trainer.weights)
+        return detect_old_nodes(context, before, context.config.continualgnn.detect_ratio)
+
+    def penalty(self, context: Context) -> Penalty | None:
+        """lambda/2 sum F (theta - theta*)^2."""
+        if not self._last or not context.config.continualgnn.lambda_:
+            return None
+        like = context.trainer.weights
+        stars, importances = (weights_of_state(self._last, name, like).parameters() for name in ("before", "fisher"))
+        half = context.config.continualgnn.lambda_ / 2
+
+        def penalty(weights: SharedWeights) -> torch.Tensor:
+            pairs = zip(weights.parameters(), stars, importances, strict=True)
+            terms = [(f.detach() * (w - star.detach()).square()).sum() for w, star, f in pairs]
+            return half * torch.stack(terms).sum()
+
+        return penalty
+
+    def end_task(self, context: Context) -> None:
+        """Update the memory, then measure what the weights mean to it."""
+        task, config = context.task, context.config.continualgnn
+        labels = context.stream.labels_of(task.train_ids)
+        importance = None
+        if config.alpha:
+            graph, nodes = context.graph(task)
+            importance = neighbour_importance(graph, nodes, task, context)
+        rng = np.random.default_rng((context.config.seed, task.index))
+        before = self._memory if len(self._memory) else MemoryBank.empty(context.trainer.weights.num_features)
+        counts = np.zeros(context.stream.num_classes, np.int64)
+        counts[: self._counts.size] = self._counts
+        filled = fill_quotas(
+            before.label, labels, counts, config.memory_nodes, importance=importance, alpha=config.alpha, rng=rng
+        )
+        ids = task.train_ids[filled.new]
+        self._counts = filled.counts
+        self._memory = before.select(filled.old).add(task.index, ids, labels[filled.new], context.bank_rows(task, ids))
+        kept = labelled(self._memory)
+        context.trainer.gradient(context.attach([], [], kept, context.targets([kept], None)), with_dropout=False)
+        gradients = [np.square(one.grad.cpu().numpy()) for one in context.trainer.weights.parameters()]
+        fisher = {f"fisher.{i}": square for i, square in enumerate(gradients)}
+        self._last = {**weights_state(context.trainer.weights, "before"), **fisher}
+
+    def state(self) -> Arrays:
+        """Memory, counts of classes, last weights and their importances."""
+        return {**bank_state(self._memory), **self._last, "counts": self._counts} if self._last else {}
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from ``state()``."""
+        self._memory = bank_of_state(state, 1)
+        self._counts = state["counts"]
+        self._last = {name: array for name, array in state.items() if name.startswith(("before.", "fisher."))}
+
+    def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
+        """Last weights and importances, as arrays and as tensors."""
+        del num_tasks
+        return 16 * num_weights + 8 * num_classes
+
+    def planned_node_bytes(self, config: RunConfig, row_bytes: int, num_classes: int, num_tasks: int) -> int:
+        """Rows and 40 bytes a node."""
+        del num_classes, num_tasks
+        return config.continualgnn.memory_nodes * (row_bytes + 40)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A memory after new nodes came by: places of those kept of the old and of the new, and the classes' counts."""
+
+    old: Ids
+    new: Ids
+    counts: Ids
+
+
+def fill_quotas(
+    old_labels: Ids,
+    new_labels: Ids,
+    counts: Ids,
+    budget: int,
+    *,
+    importance: Scores | None = None,
+    alpha: float = 0.0,
+    rng: np.random.Generator,
+) -> Filled:
+    """The reservoir with a quota for every class; ``counts`` are those before the new nodes."""
+    counts = counts + np.bincount(new_labels, minlength=counts.size)
+    quotas = budget * counts // max(int(counts.sum()), 1)
+    kept_old: list[int] = []
+    kept_new: list[int] = []
+    for label in np.flatnonzero(counts).tolist():
+        quota = int(quotas[label])
+        old = np.flatnonzero(old_labels == label)
+        if old.size > quota:
+            old = rng.choice(old, quota, replace=False)
+        slots = [-1 - place for place in old.tolist()]  # old nodes are below 0, new ones from 0 on
+        arriving = rng.permutation(np.flatnonzero(new_labels == label))
+        chances = np.full(arriving.size, quota / counts[label])
+        if importance is not None:
+            chances *= 1 + alpha * importance[arriving]
+        is_lucky = rng.random(arriving.size) < chances
+        for node, wins in zip(arriving.tolist(), is_lucky.tolist(), strict=True):
+            if len(slots) < quota:
+                slots.append(node)
+            elif wins and quota:
+                slots[int(rng.integers(quota))] = node
+        kept_old += [-1 - slot for slot in slots if slot < 0]
+        kept_new += [slot for slot in slots if slot >= 0]
+    return Filled(np.sort(np.array(kept_old, np.int64)), np.sort(np.array(kept_new, np.int64)), counts)
+
+
+def neighbour_importance(graph: GraphStore, nodes: Ids, task: Task, context: Context) -> Scores:
+    """sigmoid(10 share - 5) of every training node of a task; a node with no labelled neighbour has share 0."""
+    known = np.full(nodes.size, -1, np.int64)
+    trained = np.concatenate([task.train_ids, np.intersect1d(old_train_ids(context), nodes)])
+    known[positions_of(nodes, trained)] = context.stream.labels_of(trained)
+    num_known, num_other = np.zeros(nodes.size), np.zeros(nodes.size)
+    for block, rows in graph.edges.stream():
+        targets = np.repeat(np.arange(block.start, block.stop), np.diff(rows.offsets))
+        sources = rows.values.astype(np.int64)
+        counted = (known[sources] >= 0) & (sources != targets)
+        size = block.num_rows
+        num_known[block.start : block.stop] = np.bincount(targets[counted] - block.start, minlength=size)
+        counted &= known[sources] != known[targets]
+        num_other[block.start : block.stop] = np.bincount(targets[counted] - block.start, minlength=size)
+    share = num_other / np.maximum(num_known, 1)
+    return np.asarray(1 / (1 + np.exp(5 - 10 * share[positions_of(nodes, task.train_ids)])))
+
+
+def detect_old_nodes(context: Context, weights: SharedWeights, ratio: float) -> Ids:
+    """Training nodes of old tasks among the best ``ratio`` of all nodes that the change reaches; ids, ascending."""
+    task = context.task
+    previous = context.stream.seen(task)[-2]
+    graph, nodes = context.graph(task)
+    _, old_nodes = context.graph(previous)
+    is_new = ~np.isin(nodes, old_nodes, assume_unique=True)
+    averaging = StreamedPropagation(graph, "mean", threads=context.config.threads)
+    changed = averaging.spread(is_new, 1) > 0
+    before = np.empty((nodes.size, weights.num_classes), np.float32)
+    before[~is_new] = graph_outputs(context, weights, previous)
+    rows = context.graph_rows(task)
+    alone = np.flatnonzero(is_new)
+    with torch.no_grad():
+        before[alone] = weights.mlp(torch.from_numpy(rows.take(alone)).to(weights.device)).cpu().numpy()
+    delta = np.abs(graph_outputs(context, weights, task) - before).sum(axis=1)
+    score = averaging.spread(np.where(changed, delta, 0), HOPS)
+    reached = np.flatnonzero(score > 0)
+    best = top_nodes(score, int(ratio * reached.size), candidates=reached)
+    return np.intersect1d(nodes[best], old_train_ids(context))
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def graph_outputs(context: Context, weights: SharedWeights, task: Task) -> NDArray[np.float32]:
+    """Outputs of the graph network for all nodes of the graph that a task is trained on."""
+    graph, _ = context.graph(task)
+    config = context.config
+    propagation = GraphPropagation(graph, training_norm(config), threads=config.threads, memory=config.memory)
+    rows = context.graph_rows(task)
+    x = rows.read_sparse(0, rows.num_rows) if rows.is_sparse else torch.from_numpy(rows.read(0, rows.num_rows))
+    learn = config.learn
+    logits = weights.to("cpu").gcn(x, propagation, encoder=learn.encoder, bias_place=learn.bias_place)
+    return np.asarray(logits.numpy())

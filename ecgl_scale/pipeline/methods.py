@@ -1,0 +1,34 @@
+"""What methods there are, in words: for ``ecgl methods``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ecgl_scale.learn.methods import METHODS
+
+
+@dataclass(frozen=True)
+class MethodDescription:
+    """A method as a user chooses it."""
+
+    name: str
+    category: str
+    """bound, regularisation or replay."""
+    stores: str
+    """What it keeps of old tasks."""
+    cost: str
+    """Of an epoch."""
+    backbones: tuple[str, ...]
+    """Values of ``learn.train_as`` that it works with."""
+    reference: str
+    """Where it was published."""
+
+
+def describe_methods() -> list[MethodDescription]:
+    """All methods, by category, then by name."""
+    order = {"bound": 0, "regularisation": 1, "replay": 2}
+    found = [
+        MethodDescription(kind.name, kind.category, kind.stores, kind.cost, tuple(kind.backbones), kind.reference)
+        for kind in METHODS.values()
+    ]
+    return sorted(found, key=lambda method: (order.get(method.category, len(order)), method.name))

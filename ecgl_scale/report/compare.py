@@ -1,0 +1,192 @@
+"""Tables over several runs: the summary, and those of the paper: accuracies, running times, ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from ecgl_scale.report.runs import BOUNDS, Group, common_seeds
+from ecgl_scale.report.tables import (
+    NONE,
+    Cell,
+    Table,
+    bytes_cell,
+    number_cell,
+    seconds_cell,
+    spread_cell,
+    text_cell,
+)
+
+T = TypeVar("T")
+
+SETTINGS = {"task-il": "Task-incremental", "class-il": "Class-incremental"}
+SETTING_NOTES = {
+    "task-il": "The classes to choose from are those of the node's own task.",
+    "class-il": "The classes to choose from are all those seen so far.",
+}
+ABLATIONS = {
+    ("bank.importance", False): "without importance",
+    ("bank.diversity", False): "without diversity",
+    ("bank.select", "random"): "random nodes remembered",
+    ("learn.train_as", "gcn"): "trained as GCN",
+}
+
+
+def summary_table(groups: Sequence[Group]) -> Table:
+    """One line a group."""
+    columns = ["method", "store", "setting", "preset", "AA %", "AF %", "seeds", "time", "peak memory"]
+    rows = [
+        (
+            text_cell(group.label),
+            text_cell(group.store),
+            text_cell(group.setting),
+            text_cell(group.preset),
+            spread_cell(group.accuracy),
+            spread_cell(group.forgetting),
+            number_cell(len(group.runs), "{:d}"),
+            seconds_cell(group.seconds),
+            bytes_cell(group.peak_bytes),
+        )
+        for group in groups
+    ]
+    note = "Mean ± standard deviation over seeds; time is the mean of a run, memory the highest of all."
+    return Table("summary", "All runs", tuple(columns), tuple(rows), note)
+
+
+def accuracy_tables(groups: Sequence[Group]) -> list[Table]:
+    """Method x store, AA and AF, a table for each setting; only where there is something to compare."""
+    found = []
+    for setting, title in SETTINGS.items():
+        members = [group for group in groups if group.is_base and group.setting == setting]
+        if len(members) > 1:
+            found.append(_accuracies(members, f"{setting}-accuracy", f"{title} accuracy", SETTING_NOTES[setting]))
+    return found
+
+
+def _accuracies(members: Sequence[Group], name: str, title: str, note: str) -> Table:
+    stores, labels = _in_order(group.store for group in members), _in_order(group.label for group in members)
+    best = {store: _best([g for g in members if g.store == store and g.method not in BOUNDS]) for store in stores}
+    rows = []
+    for label in labels:
+        row = [text_cell(label)]
+        for store in stores:
+            group = _find(members, label=label, store=store)
+            row += [Cell(NONE), Cell(NONE)] if group is None else _both(group, is_best=group is best[store])
+        rows.append(tuple(row))
+    bold = " Best in bold, joint training aside: it keeps all data and is the bound." if len(labels) > 1 else ""
+    return Table(
+        name,
+        title,
+        ("method", *(column for _ in stores for column in ("AA %", "AF %"))),
+        tuple(rows),
+        note + bold,
+        over=(("", 1), *((store, 2) for store in stores)),
+    )
+
+
+def _both(group: Group, *, is_best: bool = False) -> list[Cell]:
+    return [spread_cell(group.accuracy, is_best=is_best), spread_cell(group.forgetting)]
+
+
+def _best(groups: Sequence[Group]) -> Group | None:
+    scored = [(group.accuracy.mean, group) for group in groups if group.accuracy is not None]
+    return max(scored, key=lambda pair: pair[0])[1] if len(scored) > 1 else None
+
+
+def time_table(groups: Sequence[Group]) -> Table | None:
+    """Time of an epoch and of a test, method x store, as in the paper's running-time table."""
+    members = [group for group in groups if group.is_base or _ablation_of(group, groups)]
+    if not members:
+        return None
+    columns = _in_order((group.store, group.setting) for group in members)
+    labels = _in_order(group.label for group in members)
+    rows = []
+    for label in labels:
+        row = [text_cell(label)]
+        for store, setting in columns:
+            group = _find(members, label=label, store=store, setting=setting)
+            row += [Cell(NONE), Cell(NONE)] if group is None else [_time(group, "epoch"), _time(group, "test")]
+        rows.append(tuple(row))
+    return Table(
+        "running-time",
+        "Running time",
+        ("method", *(column for _ in columns for column in ("train", "test"))),
+        tuple(rows),
+        "Milliseconds: train is an epoch, the mean over all epochs of all tasks; test is message passing over the graph"
+        " of one task, the mean over all tests.",
+        over=(("", 1), *((f"{store}, {setting}", 2) for store, setting in columns)),
+    )
+
+
+def _time(group: Group, kind: str) -> Cell:
+    found = group.spread(lambda run: run.epoch_seconds if kind == "epoch" else run.test_seconds)
+    return number_cell(None if found is None else 1000 * found.mean, "{:,.2f}")
+
+
+def ablation_table(groups: Sequence[Group]) -> Table | None:
+    """Variants that switch parts of a method off or over, below the method itself, with the change of AA."""
+    bases = [group for group in groups if group.is_base and any(_base_of(v, groups) is group for v in groups)]
+    bases = [base for base in bases if any(_ablation_of(v, groups) and _base_of(v, groups) is base for v in groups)]
+    if not bases:
+        return None
+    columns = _in_order((base.store, base.setting) for base in bases)
+    lines: dict[tuple[str, str], dict[tuple[str, str], tuple[Group, Group | None]]] = {}
+    for base in bases:
+        lines.setdefault((base.method, ""), {})[base.store, base.setting] = (base, None)
+        for group in groups:
+            name = _ablation_of(group, groups)
+            if name and _base_of(group, groups) is base:
+                lines.setdefault((base.method, name), {})[base.store, base.setting] = (group, base)
+    rows = []
+    for (method, name), found in lines.items():
+        row = [text_cell(f"{method}, {name}" if name else method)]
+        for column in columns:
+            if column not in found:
+                row += [Cell(NONE)] * 3
+                continue
+            group, reference = found[column]
+            row += [*_both(group), number_cell(_change(group, reference), "{:+.1f}")]
+        rows.append(tuple(row))
+    return Table(
+        "ablation",
+        "Ablation",
+        ("variant", *(name for _ in columns for name in ("AA %", "AF %", "ΔAA"))),
+        tuple(rows),
+        "ΔAA is the change against the method itself, in percent points, over the seeds that both have.",
+        over=(("", 1), *((f"{store}, {setting}", 3) for store, setting in columns)),
+    )
+
+
+def _change(group: Group, base: Group | None) -> float | None:
+    seeds = set() if base is None else common_seeds((group, base))
+    if base is None or not seeds:
+        return None
+    new, old = group.only(seeds).accuracy, base.only(seeds).accuracy
+    return None if new is None or old is None else new.mean - old.mean
+
+
+def _base_of(group: Group, groups: Sequence[Group]) -> Group | None:
+    for other in groups:
+        same = (other.store, other.method, other.preset, other.setting)
+        if other.is_base and same == (group.store, group.method, group.preset, group.setting):
+            return other
+    return None
+
+
+def _ablation_of(group: Group, groups: Sequence[Group]) -> str:
+    """What a variant has switched over against its base; empty for the base and where a number differs."""
+    base = _base_of(group, groups)
+    if base is None or base is group:
+        return ""
+    changed = [(key, value) for (key, value), old in zip(group.changes, base.changes, strict=True) if value != old[1]]
+    if any(isinstance(value, int | float) and not isinstance(value, bool) for _, value in changed):
+        return ""
+    return ", ".join(ABLATIONS.get((key, value), f"{key}={value}") for key, value in changed)
+
+
+def _find(groups: Sequence[Group], **wanted: str) -> Group | None:
+    return next((g for g in groups if all(getattr(g, name) == value for name, value in wanted.items())), None)
+
+
+def _in_order(values: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys(values))

@@ -1,0 +1,240 @@
+"""What a report holds: the tables and pictures of all runs together, then those of each group of seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ecgl_scale.errors import UsageError
+from ecgl_scale.report.compare import ablation_table, accuracy_tables, summary_table, time_table
+from ecgl_scale.report.curves import (
+    learning_picture,
+    loss_picture,
+    matrix_picture,
+    sensitivity_pictures,
+    task_curves_picture,
+)
+from ecgl_scale.report.picture import Picture
+from ecgl_scale.report.resources import stage_table, stages_picture, timeline_picture
+from ecgl_scale.report.runs import BOUNDS, FinishedRun, Group, group_runs, own_settings
+from ecgl_scale.report.tables import NONE, Table, format_seconds, number_cell, seconds_cell, text_cell, with_minus
+from ecgl_scale.units import format_bytes, format_count
+
+MAX_DETAILED = 8
+"""Groups with pictures of their own; a page of more is long to read and slow to open."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number that stands out."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """All about one group."""
+
+    anchor: str
+    title: str
+    facts: tuple[Fact, ...]
+    learning: tuple[Picture, ...]
+    """The matrix first, which is about square."""
+    resources: tuple[Picture, ...]
+    stages: Table
+    tasks: Table
+    runs: Table
+    settings: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    """Sections of the config, each with its keys."""
+    versions: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A whole report."""
+
+    title: str
+    subtitle: str
+    num_runs: int
+    summary: Table
+    comparison: tuple[Table, ...]
+    learning: tuple[Picture, ...]
+    sensitivity: tuple[Picture, ...]
+    details: tuple[Detail, ...]
+    num_groups: int
+
+    def pictures(self) -> Iterator[Picture]:
+        """All of them."""
+        yield from (*self.learning, *self.sensitivity)
+        for detail in self.details:
+            yield from (*detail.learning, *detail.resources)
+
+    def tables(self) -> Iterator[Table]:
+        """All of them."""
+        yield from (self.summary, *self.comparison)
+        for detail in self.details:
+            yield from (detail.stages, detail.tasks, detail.runs)
+
+
+def gather(runs: Sequence[FinishedRun]) -> Content:
+    """Put a report together; nothing is drawn yet."""
+    if not runs:
+        raise UsageError("there is no run to report on", fix="give the directories of finished runs")
+    groups = group_runs(runs)
+    tables: list[Table] = []
+    if len(groups) > 1:
+        tables = accuracy_tables(groups)
+        tables += [table for table in (ablation_table(groups), time_table(groups)) if table is not None]
+    base_first = sorted(groups, key=lambda group: not group.is_base)[:MAX_DETAILED]
+    methods = list(dict.fromkeys(group.method for group in groups))
+    stores = list(dict.fromkeys(group.store for group in groups))
+    title = groups[0].title if len(groups) == 1 else f"{', '.join(methods[:6])} on {', '.join(stores[:4])}"
+    seeds = sorted({seed for group in groups for seed in group.seeds})
+    return Content(
+        title=title,
+        subtitle=f"{_count(len(runs), 'run')}{_variants(groups)}, seed{'s' * (len(seeds) > 1)} {_list(seeds)}",
+        num_runs=len(runs),
+        summary=summary_table(groups),
+        comparison=tuple(tables),
+        learning=tuple(_learning(groups)) if len(groups) > 1 else (),
+        sensitivity=tuple(sensitivity_pictures(groups)),
+        details=tuple(_detail(group, f"variant-{number}") for number, group in enumerate(base_first, 1)),
+        num_groups=len(groups),
+    )
+
+
+def _learning(groups: Sequence[Group]) -> Iterator[Picture]:
+    """A picture for each store and setting."""
+    panels: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        panels.setdefault((group.store, group.setting), []).append(group)
+    for number, ((store, setting), members) in enumerate(panels.items(), 1):
+        yield learning_picture(members, f"learning-{number}", f"Average accuracy over the stream: {store}, {setting}")
+
+
+def _detail(group: Group, anchor: str) -> Detail:
+    last = group.runs[-1].results
+    own = [learning_picture([group], f"{anchor}-learning", "Average accuracy over the stream")]
+    curves = [matrix_picture(group, anchor), task_curves_picture(group, anchor), *own, loss_picture(group, anchor)]
+    pictures = [timeline_picture(group, anchor), stages_picture(group, anchor)]
+    return Detail(
+        anchor=anchor,
+        title=group.title,
+        facts=tuple(_facts(group)),
+        learning=tuple(picture for picture in curves if picture is not None),
+        resources=tuple(picture for picture in pictures if picture is not None),
+        stages=stage_table(group, anchor),
+        tasks=_task_table(group, anchor),
+        runs=_run_table(group, anchor),
+        settings=_settings(group),
+        versions=tuple((name, str(value or NONE)) for name, value in last.get("versions", {}).items()),
+    )
+
+
+def _facts(group: Group) -> Iterator[Fact]:
+    seeds = f"± {group.accuracy.deviation:.1f} over {len(group.runs)} seeds" if group.accuracy else ""
+    one = f"seed {group.seeds[0]}"
+    if group.accuracy:
+        yield Fact("average accuracy", f"{group.accuracy.mean:.1f} %", seeds if len(group.runs) > 1 else one)
+    lost = group.forgetting
+    if lost is None:
+        yield Fact("average forgetting", NONE, "it keeps all data" if group.method in BOUNDS else "")
+    else:
+        spread = f"± {lost.deviation:.1f} percent points" if len(group.runs) > 1 else "percent points"
+        yield Fact("average forgetting", with_minus(f"{lost.mean:+.1f}"), spread)
+    yield Fact("time of a run", format_seconds(group.seconds), f"{len(group.runs[0].results['matrix'])} tasks")
+    planned = max((run.plan.get("peak_bytes", 0) for run in group.runs), default=0)
+    note = f"planned {format_bytes(planned)}" if planned else ""
+    yield Fact("peak memory", format_bytes(group.peak_bytes), note)
+
+
+def _task_table(group: Group, name: str) -> Table:
+    run = group.runs[0].results
+    rows = []
+    for number, task in enumerate(run.get("tasks", [])[: len(run["matrix"])]):
+        learned = group.spread(lambda run, t=number: run.results["matrix"][t][t])  # type: ignore[misc]
+        last = group.spread(lambda run, t=number: run.results["matrix"][-1][t])  # type: ignore[misc]
+        classes = ", ".join(map(str, task.get("classes", ())))
+        both = (None, None) if learned is None or last is None else (learned.mean, last.mean)
+        rows.append(
+            (
+                number_cell(number, "{:d}"),
+                text_cell(classes),
+                number_cell(task.get("num_nodes"), "{:,d}"),
+                number_cell(both[0]),
+                number_cell(both[1]),
+                number_cell(None if both[0] is None or both[1] is None else both[1] - both[0], "{:+.1f}"),
+            )
+        )
+    first = "" if len(group.runs) == 1 else f"Classes and nodes are those of seed {run['seed']}. "
+    note = f"{first}Accuracy in percent, right after the task was learned and at the end of the stream."
+    columns = ("task", "classes", "nodes", "when learned", "at the end", "change")
+    return Table(f"{name}-task-list", "Tasks", columns, tuple(rows), note)
+
+
+def _run_table(group: Group, name: str) -> Table:
+    rows = tuple(
+        (
+            number_cell(int(run.results["seed"]), "{:d}"),
+            number_cell(run.results["aa"], "{:.2f}"),
+            number_cell(run.results["af"], "{:.2f}"),
+            seconds_cell(run.seconds),
+            text_cell(str(run.results.get("split_hash", ""))[:12]),
+            text_cell(run.path),
+        )
+        for run in group.runs
+    )
+    columns = ("seed", "AA %", "AF %", "time", "split", "directory")
+    return Table(f"{name}-runs", "Runs", columns, rows, "Runs of the same split have the same hash.")
+
+
+def _settings(group: Group) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    """The keys of the config by section, without those that belong to other methods."""
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for key, value in own_settings(group.runs[0]).items():
+        section, _, name = key.rpartition(".")
+        shown = ", ".join(map(str, group.seeds)) if key == "seed" else _shown(value)
+        sections.setdefault(section or "run", []).append((name, shown))
+    return tuple((section, tuple(pairs)) for section, pairs in sections.items())
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return format_count(value) if isinstance(value, int) else str(value)
+
+
+def _variants(groups: Sequence[Group]) -> str:
+    return f" of {len(groups)} variants" if len(groups) > 1 else ""
+
+
+def _list(numbers: Sequence[int]) -> str:
+    """0, 1, 2; or 0 to 9."""
+    if len(numbers) > 5 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(map(str, numbers))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def save_figures(content: Content, folder: Path) -> int:
+    """Write every picture as SVG, PNG and CSV and every table as CSV; returns the number of files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before = 0
+    for picture in content.pictures():
+        picture.save(folder)
+        before += 3
+    for table in content.tables():
+        (folder / f"{table.name}-table.csv").write_text(table.csv, encoding="utf-8")
+        before += 1
+    return before

@@ -1,0 +1,220 @@
+"""How far a run is, from its files alone: while it goes, after it has ended, after it was killed.
+
+Nothing is locked or written, so looking never disturbs the run, nor a run that is about to start.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.report.files import read_object, read_samples, read_settings
+from ecgl_scale.report.metrics import PerformanceMatrix
+
+Condition = Literal["running", "finished", "stopped", "killed", "unknown"]
+
+SILENCE_SECONDS = 120.0
+"""A run on another machine that has written nothing for so long is not taken to be alive."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is known of a run."""
+
+    path: Path
+    condition: Condition
+    reason: str
+    """Who runs it, or what ended it."""
+    method: str
+    setting: str
+    store: str
+    num_tasks: int | None
+    num_tasks_finished: int
+    step: str
+    """extract, train, remember or evaluate."""
+    part: str
+    """What it was last seen doing within the step."""
+    epoch: int
+    """Finished epochs of this task."""
+    num_epochs: int | None
+    first_loss: float | None
+    last_loss: float | None
+    average_accuracy: float | None
+    average_forgetting: float | None
+    """Both after the last finished task, in percent."""
+    seconds: float
+    """Of running, all processes together."""
+    silent_seconds: float | None
+    """Since the last sign of life."""
+    own_bytes: int
+    """RssAnon + RssShmem, at the last sample."""
+    peak_bytes: int
+    planned_bytes: int
+    budget_bytes: int
+    resume: str
+    """The command that goes on with it; empty where there is nothing to do."""
+
+
+class RunWatcher:
+    """Reads a run's files again and again; of ``events.jsonl`` only what is new."""
+
+    def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
+        if not (path / "config.yaml").exists():
+            raise InvalidInputError(
+                "this is not the directory of a run",
+                where=path,
+                expected="config.yaml in it",
+                fix="give the directory that was given to ecgl run --out",
+            )
+        self._path = path
+        self._now = now
+        self._offset = 0
+        self._seen: dict[str, Any] = {}
+
+    def look(self) -> Status:
+        """The status now."""
+        self._follow_events()
+        path, seen = self._path, self._seen
+        settings, plan, state = (
+            read_settings(path / "config.yaml"),
+            read_object(path / "plan.json"),
+            read_object(path / "state.json"),
+        )
+        samples = read_samples(path / "memory.jsonl")
+        condition, reason = self._condition(state)
+        started, last = seen.get("started"), seen.get("time")
+        seconds = samples[-1].seconds if samples else (last - started if started and last else 0.0)
+        rows = [list(row) for row in state.get("macro", [])]
+        finished = len(rows) if state.get("is_finished") else min(int(state.get("task", 0)), len(rows))
+        matrix = _matrix(rows[:finished])
+        peaks = [int(stage.get("peak_bytes", 0)) for stage in state.get("stages", {}).values()]
+        losses = {**dict(enumerate(_losses(state, seen.get("task")))), **seen.get("losses", {})}
+        return Status(
+            path=path,
+            condition=condition,
+            reason=reason,
+            method=str(settings.get("method", "?")),
+            setting=str(settings.get("setting", "?")),
+            store=str(settings.get("store", "?")),
+            num_tasks=seen.get("num_tasks"),
+            num_tasks_finished=finished,
+            step=samples[-1].stage if samples else str(state.get("step", "")),
+            part=samples[-1].part if samples else "",
+            epoch=max(losses, default=-1) + 1,
+            num_epochs=settings.get("learn.epochs"),
+            first_loss=losses[min(losses)] if losses else None,
+            last_loss=losses[max(losses)] if losses else None,
+            average_accuracy=None if matrix is None else matrix.average_accuracy(),
+            average_forgetting=None if matrix is None or finished < 2 else matrix.average_forgetting(),
+            seconds=seconds,
+            silent_seconds=None if last is None else max(self._now() - last, 0.0),
+            own_bytes=samples[-1].own_bytes if samples else 0,
+            peak_bytes=max([sample.own_bytes for sample in samples] + peaks, default=0),
+            planned_bytes=int(plan.get("peak_bytes", 0)),
+            budget_bytes=int(plan.get("budget_bytes", 0)),
+            resume="" if condition in ("running", "finished") else resume_command(path),
+        )
+
+    def _follow_events(self) -> None:
+        try:
+            with (self._path / "events.jsonl").open("rb") as file:
+                file.seek(self._offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break  # being written: it is read when it is whole
+                    self._offset += len(line)
+                    self._take(line)
+            self._seen["time"] = max(self._seen.get("time") or 0.0, _changed(self._path / "memory.jsonl"))
+        except OSError:
+            return
+
+    def _take(self, line: bytes) -> None:
+        seen = self._seen
+        try:
+            event = json.loads(line)
+            kind = event["event"]
+            seen["time"] = max(float(event["time"]), seen.get("time") or 0.0)
+        except (ValueError, KeyError, TypeError):
+            return
+        seen.setdefault("started", seen["time"])
+        seen["stopped"] = event.get("reason") if kind == "RunStopped" else None
+        if kind == "TaskStarted":
+            seen["losses"], seen["task"] = {}, event.get("task")
+        if kind == "EpochFinished":
+            seen.setdefault("losses", {})[int(event["epoch"])] = float(event["loss"])
+        if "num_tasks" in event:
+            seen["num_tasks"] = int(event["num_tasks"])
+
+    def _condition(self, state: dict[str, Any]) -> tuple[Condition, str]:
+        holder = read_object(self._path / ".lock")
+        who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
+        if state.get("is_finished"):
+            return "finished", ""
+        if holder and holder.get("host") == socket.gethostname():
+            if holds_lock(self._path / ".lock", int(holder.get("pid", 0))):
+                return "running", who
+        elif holder:
+            silent = self._now() - (self._seen.get("time") or 0.0)
+            if not self._seen.get("stopped"):
+                seen = f"{who}, which cannot be seen from here"
+                return (
+                    ("unknown", f"{seen}, has written nothing lately")
+                    if silent > SILENCE_SECONDS
+                    else ("running", seen)
+                )
+        stopped = self._seen.get("stopped")
+        if stopped:
+            return "stopped", str(stopped)
+        return "killed", f"{who} is gone and left no word" if holder else "no process has it"
+
+
+def holds_lock(path: Path, pid: int, *, locks: Path = Path("/proc/locks")) -> bool:
+    """Whether a process of this machine holds the lock, without trying to take it."""
+    try:
+        inode = path.stat().st_ino
+        lines = locks.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:  # "1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF"
+        fields = line.split()
+        if (
+            len(fields) > 5
+            and fields[1] == "FLOCK"
+            and (fields[4], fields[5].rpartition(":")[2]) == (str(pid), str(inode))
+        ):
+            return True
+    return False
+
+
+def resume_command(path: Path) -> str:
+    """What to type to go on; from the folder in which the run was begun, as a config's paths are relative to it."""
+    return f"ecgl run {path / 'config.yaml'} --out {path} --resume"
+
+
+def _losses(state: dict[str, Any], task: int | None) -> list[float]:
+    """Of the task's epochs up to the last saved one: those before a resumption are known from there only."""
+    known = state.get("losses") or []
+    return list(known[task]) if task is not None and task < len(known) else []
+
+
+def _matrix(rows: list[list[float]]) -> PerformanceMatrix | None:
+    if not rows:
+        return None
+    matrix = PerformanceMatrix.empty(len(rows))
+    for task, row in enumerate(rows):
+        if len(row) == task + 1:
+            matrix.set_row(task, row)
+    return matrix
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

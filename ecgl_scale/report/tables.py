@@ -1,0 +1,100 @@
+"""Tables as values: what a page shows, sorts by and offers as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ecgl_scale.report.runs import Spread
+from ecgl_scale.units import format_bytes
+
+NONE = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, and what it is sorted by."""
+
+    text: str
+    key: float | str = ""
+    is_best: bool = False
+    is_number: bool = True
+    mark: str = ""
+    """A class that colours it: ``good`` or ``bad``."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Named columns and rows; columns may stand under common headings."""
+
+    name: str
+    """Of its CSV file."""
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    over: tuple[tuple[str, int], ...] = field(default=())
+    """Headings over the columns, and how many columns each covers."""
+
+    @property
+    def csv(self) -> str:
+        """As text; numbers with all their digits."""
+        names = list(self.columns)
+        if self.over:
+            headings = [heading for heading, count in self.over for _ in range(count)]
+            names = [f"{heading} {name}".strip() for heading, name in zip(headings, names, strict=True)]
+        return as_csv(names, ([cell.text if cell.key == "" else cell.key for cell in row] for row in self.rows))
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Comma-separated text with a line of names."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(["" if value is None else value for value in row] for row in rows)
+    return out.getvalue()
+
+
+def text_cell(text: object) -> Cell:
+    """Left-aligned."""
+    return Cell(str(text), str(text), is_number=False)
+
+
+def number_cell(value: float | None, shown: str = "{:,.1f}") -> Cell:
+    """Right-aligned; a dash for None."""
+    return Cell(NONE) if value is None else Cell(shown.format(value), value)
+
+
+def bytes_cell(value: float | None, *, mark: str = "") -> Cell:
+    """With a unit."""
+    return Cell(NONE) if value is None else Cell(format_bytes(value), value, mark=mark)
+
+
+def seconds_cell(value: float | None) -> Cell:
+    """With a unit that fits."""
+    return Cell(NONE) if value is None else Cell(format_seconds(value), value)
+
+
+def spread_cell(value: Spread | None, *, is_best: bool = False) -> Cell:
+    """Mean and deviation, sorted by the mean."""
+    return Cell(NONE) if value is None else Cell(str(value), value.mean, is_best=is_best)
+
+
+def with_minus(number: str) -> str:
+    """A hyphen is narrower than a plus and hard to see."""
+    return number.replace("-", MINUS)
+
+
+def format_seconds(seconds: float) -> str:
+    """0.8 ms, 12.3 s, 4 min 05 s, 3 h 07 min."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"

@@ -1,0 +1,93 @@
+"""Tasks learned one by one with a method's hooks at hand, and what every method must do."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ecgl_scale.pipeline.learner import Learner
+from ecgl_scale.pipeline.run import run
+from ecgl_scale.pipeline.setup import open_store, task_stream
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.events import ignore_events
+from tests.pipeline.streams import config_of
+
+FEW = ("learn.epochs=4", "learn.hidden=[6]", "threads=1", "bank.budget=12")
+SETTINGS = [(setting, train_as) for setting in ("task-il", "class-il") for train_as in ("mlp", "gcn")]
+
+
+def small_config(store: Path, cache: Path, method: str, *overrides: str) -> RunConfig:
+    return config_of(store, cache, f"method={method}", *FEW, *overrides)
+
+
+def new_learner(config: RunConfig, directory: Path) -> Learner:
+    """As a run makes it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "weights").mkdir(exist_ok=True)
+    graph = open_store(config)
+    return Learner(config, graph, task_stream(graph, config), directory, ignore_events)
+
+
+def begin(learner: Learner, index: int) -> None:
+    task = learner.stream[index]
+    learner.predictor.prepare(task)
+    learner.begin_task(task, is_new=True)
+
+
+def train(learner: Learner, index: int, epochs: range | None = None) -> list[float]:
+    """The losses of the epochs."""
+    task = learner.stream[index]
+    every = range(learner.config.learn.epochs) if epochs is None else epochs
+    return [learner.train_epoch(task, epoch).loss for epoch in every]
+
+
+def learn(learner: Learner, *indices: int) -> None:
+    """Whole tasks."""
+    for index in indices:
+        begin(learner, index)
+        train(learner, index)
+        learner.end_task()
+        learner.remember(learner.stream[index])
+
+
+def weights_of(learner: Learner) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in learner.weights.parameters()]
+
+
+def gradients_of(learner: Learner) -> list[torch.Tensor]:
+    return [parameter.grad.clone() for parameter in learner.weights.parameters()]
+
+
+def check_whole_run(config: RunConfig, path: Path) -> dict[str, Any]:
+    """It ends, and everything it says is finite."""
+    results = run(config, path)
+    assert math.isfinite(results["aa"])
+    assert math.isfinite(results["af"])
+    assert len(results["matrix"]) == 3
+    return results
+
+
+def check_goes_on(config: RunConfig, directory: Path) -> None:
+    """Stopped between tasks, and in the middle of one, it ends with the same bits."""
+    whole = new_learner(config, directory / "whole")
+    learn(whole, 0, 1, 2)
+    first = new_learner(config, directory / "stopped")
+    learn(first, 0)
+    begin(first, 1)
+    train(first, 1, range(2))
+    second = new_learner(config, directory / "stopped")
+    second.restore(first.tensors(), task_index=1, is_remembered=False)
+    second.predictor.prepare(second.stream[1])
+    second.begin_task(second.stream[1], is_new=False)
+    train(second, 1, range(2, config.learn.epochs))
+    second.end_task()
+    second.remember(second.stream[1])
+    third = new_learner(config, directory / "stopped")
+    third.restore(second.tensors(), task_index=2, is_remembered=False)
+    learn(third, 2)
+    for name, tensor in whole.tensors().items():
+        np.testing.assert_array_equal(third.tensors()[name], tensor, err_msg=name)
