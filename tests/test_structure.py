@@ -67,6 +67,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "threadpoolctl": ("ecgl_scale/select/", "ecgl_scale/infer/"),
     "pydantic": ("ecgl_scale/run/config",),
     "yaml": ("ecgl_scale/run/config_yaml.py", "ecgl_scale/report/files.py"),
+    "scipy": ("ecgl_scale/learn/methods/gem.py",),
     "safetensors": ("ecgl_scale/learn/tensors.py",),
     "crc32c": ("ecgl_scale/run/durable.py",),
     "zarr": ("ecgl_scale/store/features/dense_write.py", "ecgl_scale/store/sources/node_files.py"),
