@@ -93,6 +93,11 @@ class StreamedPropagation:
         return held[:, 0]
 
 
+def least_bytes(num_nodes: int) -> int:
+    """What ``propagate_features`` needs at least: scales, four columns of the features, blocks."""
+    return (12 + 4 * MIN_COLUMNS) * num_nodes + 3 * BLOCK_BYTES
+
+
 def propagate_features(
     graph: GraphStore,
     local: Ids,
@@ -112,12 +117,11 @@ def propagate_features(
     """
     features = graph.require_features()
     budget, held = MemoryBudget.of(memory), own_memory_bytes()
-    fixed = held + 12 * graph.num_nodes + 3 * BLOCK_BYTES
-    smallest = 4 * MIN_COLUMNS * graph.num_nodes
     formula = f"{format_bytes(held)} held + {graph.num_nodes:,} nodes * {12 + 4 * MIN_COLUMNS} bytes + 48 MiB"
-    budget.require(fixed + smallest, stage=STAGE, formula=formula)
+    budget.require(held + least_bytes(graph.num_nodes), stage=STAGE, formula=formula)
+    smallest = 4 * MIN_COLUMNS * graph.num_nodes
     propagation = StreamedPropagation(graph, norm, threads=threads)
-    room = budget.total_bytes - fixed
+    room = budget.total_bytes - held - least_bytes(graph.num_nodes) + smallest
     shape = (local.size, features.num_features)
     result: Dense
     if 4 * shape[0] * shape[1] <= (room - smallest) // 3:

@@ -9,6 +9,7 @@ evaluate   message passing over the largest graph that is tested on
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +109,29 @@ def _training(
         )
     if learn.train_as == "gcn":
         plans += [_graph_training(graph, stream, task, config, degrees) for task in stream]
-    return largest("train", plans)
+    for task in stream:
+        num_nodes = _sizes(graph, stream, task, degrees, seen=config.tasks.inter_task_edges).num_nodes
+        needed = method.planned_work_bytes(config, num_nodes, graph.num_features)
+        plans.append(StagePlan("train", needed, f"the method's work on {num_nodes:,} nodes", setting="memory"))
+    plan = largest("train", plans)
+    state_bytes = _state_bytes(graph, stream, config)
+    formula = f"{plan.formula}; the method's state {state_bytes:,} bytes" if state_bytes else plan.formula
+    return replace(plan, host_bytes=plan.host_bytes + state_bytes, formula=formula)
+
+
+def _state_bytes(graph: GraphStore, stream: TaskStream, config: RunConfig) -> int:
+    """What the method keeps besides the bank, when all tasks are learned."""
+    method, widths = create_method(config.method), _widths(graph, stream, config)
+    num_weights = sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(widths))
+    values = _row_sizes(graph, 1).num_values
+    row_bytes = 4 * graph.num_features if values is None else 8 * values
+    return method.planned_bytes(num_weights, stream.num_classes, len(stream)) + method.planned_node_bytes(
+        config,
+        row_bytes=row_bytes,
+        num_features=graph.num_features,
+        num_classes=stream.num_classes,
+        num_tasks=len(stream),
+    )
 
 
 def _graph_training(

@@ -3,7 +3,7 @@
 A line a tenth of a second, with the highest memory since the line before. When there are ``MAX_LINES`` of them, pairs
 are joined and lines come half as often, so the file stays below 2 MB however long the run is. A process that resumes
 a run appends after a line of its own; counters start from zero there.
-Memory: the lines in the file, once, while pairs are joined. A sample takes about 0.1 ms.
+Memory: the lines in the file, once, while pairs are joined. A sample takes about 0.2 ms.
 """
 
 from __future__ import annotations

@@ -132,8 +132,9 @@ def _state(run: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {"task": 0, "epoch": 0, "step": "train"}
 
 
-def _size_of(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def _epochs_said(run: Path) -> int:
+    path = run / "events.jsonl"
+    return path.read_text().count('"EpochFinished"') if path.exists() else 0
 
 
 def _stop(child: ForkServerProcess, number: signal.Signals) -> None:
@@ -149,9 +150,9 @@ def test_killed_at_ten_random_moments_a_run_ends_with_the_results_of_an_undistur
     number, places = 0, []
     while len(places) < NUM_KILLS:
         run = tmp_path / f"run-{number}"
-        said = _size_of(run / "events.jsonl")
+        said = _epochs_said(run)
         child = _start(config, run, epoch_seconds=0.02)
-        _wait_until(lambda: _size_of(run / "events.jsonl") > said, child)  # noqa: B023 (called here)
+        _wait_until(lambda: _epochs_said(run) > said or not child.is_alive(), child)  # noqa: B023 (called here)
         time.sleep(float(rng.uniform(0, 0.25)))
         _stop(child, signal.SIGKILL)
         if child.exitcode == 0:  # it was quicker

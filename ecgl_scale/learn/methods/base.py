@@ -135,7 +135,14 @@ class Method:
         del num_weights, num_classes, num_tasks
         return 0
 
-    def planned_node_bytes(self, config: RunConfig, row_bytes: int, num_classes: int, num_tasks: int) -> int:
+    def planned_node_bytes(
+        self, config: RunConfig, *, row_bytes: int, num_features: int, num_classes: int, num_tasks: int
+    ) -> int:
         """The same of nodes kept in the state, where a row of features takes ``row_bytes``."""
-        del config, row_bytes, num_classes, num_tasks
+        del config, row_bytes, num_features, num_classes, num_tasks
+        return 0
+
+    def planned_work_bytes(self, config: RunConfig, num_nodes: int, num_features: int) -> int:
+        """The least memory for what is done with a task's graph of so many nodes besides training on it."""
+        del config, num_nodes, num_features
         return 0

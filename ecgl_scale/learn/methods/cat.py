@@ -17,6 +17,7 @@ Condensing is repeatable and kept in the run's work directory, so a run that goe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +31,7 @@ from ecgl_scale.learn.methods.base import Arrays, Context, Method
 from ecgl_scale.learn.methods.kept import bank_of_state, bank_state, draw_per_class, labelled
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import propagate_features
+from ecgl_scale.learn.spread import least_bytes, propagate_features
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment
@@ -121,9 +122,17 @@ class Cat(Method):
         """Go on from ``state()``."""
         self._condensed = bank_of_state(state, 1)
 
-    def planned_node_bytes(self, config: RunConfig, row_bytes: int, num_classes: int, num_tasks: int) -> int:
+    def planned_node_bytes(
+        self, config: RunConfig, *, row_bytes: int, num_features: int, num_classes: int, num_tasks: int
+    ) -> int:
         """Rows, dense whatever the store's are, and 40 bytes a node."""
-        return max(config.cat.nodes * num_tasks, num_classes) * (row_bytes + 40)
+        del row_bytes
+        return max(config.cat.nodes * num_tasks, num_classes) * (4 * num_features + 40)
+
+    def planned_work_bytes(self, config: RunConfig, num_nodes: int, num_features: int) -> int:
+        """Passing features along the edges, then encoders and blocks of embeddings; more is used where it is there."""
+        encoders = 4 * ENCODERS_AT_ONCE * sum(a * b + b for a, b in pairwise((num_features, *config.cat.hidden)))
+        return max(least_bytes(num_nodes), encoders + 3 * BLOCK_BYTES)
 
 
 class Condenser:

@@ -132,9 +132,11 @@ class Continualgnn(Method):
         del num_tasks
         return 16 * num_weights + 8 * num_classes
 
-    def planned_node_bytes(self, config: RunConfig, row_bytes: int, num_classes: int, num_tasks: int) -> int:
+    def planned_node_bytes(
+        self, config: RunConfig, *, row_bytes: int, num_features: int, num_classes: int, num_tasks: int
+    ) -> int:
         """Rows and 40 bytes a node."""
-        del num_classes, num_tasks
+        del num_features, num_classes, num_tasks
         return config.continualgnn.memory_nodes * (row_bytes + 40)
 
 

@@ -116,9 +116,11 @@ class Ssm(Method):
             self._is_centre = np.asarray(state["is_centre"], np.bool_)
             self._indptr, self._indices = state["edges.indptr"], state["edges.indices"]
 
-    def planned_node_bytes(self, config: RunConfig, row_bytes: int, num_classes: int, num_tasks: int) -> int:
+    def planned_node_bytes(
+        self, config: RunConfig, *, row_bytes: int, num_features: int, num_classes: int, num_tasks: int
+    ) -> int:
         """Rows, 49 bytes a node, and about two edges a node."""
-        del num_tasks
+        del num_features, num_tasks
         num_nodes = reached = config.ssm.centre_nodes * num_classes
         for budget in config.ssm.neighbours:
             reached *= budget
