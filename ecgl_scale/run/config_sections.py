@@ -101,7 +101,7 @@ class LearnConfig(Section):
         json_schema_extra=values("`raw` or `propagated:K` with K from 1 to 99"),
     )
     scale: Literal["none", "row_sum", "row_l2", "standard"] = Field(
-        default="none",
+        default="row_l2",
         description="Divide each row by its sum or its length, or bring columns to mean 0 and deviation 1.",
     )
     epochs: int = Field(default=200, ge=1, description="Epochs a task.")

@@ -11,6 +11,7 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
     # as the paper is written
     "paper": {
         "learn": {
+            "scale": "none",
             "balance": "none",
             "reduction": "sum",
             "replay_slice": "own",
@@ -33,6 +34,7 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
     # as the paper's public code runs, but scored on test nodes
     "reference": {
         "learn": {
+            "scale": "none",
             "balance": "reference",
             "reduction": "mean",
             "replay_slice": "seen",
@@ -55,6 +57,7 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
     # what we advise: the paper's method with a budget for each class and one balanced loss
     "plus": {
         "learn": {
+            "scale": "row_l2",
             "balance": "unified",
             "reduction": "mean",
             "replay_slice": "own",

@@ -1,0 +1,325 @@
+"""Accuracy on the real graphs of ``../shared/data``: every preset and bound, both settings, five seeds.
+
+    python -m bench.accuracy [--graphs ...] [--presets ...] [--settings ...] [--seeds 0-4] [--epochs 100] [--jobs 1]
+    python -m bench.accuracy --choose      what ``plus`` was chosen from, scored on validation nodes
+    python -m bench.accuracy --table       the tables of README.md, from the records
+
+A graph is ingested once, symmetrised where it is not; a run is the whole pipeline, in process. Accuracies are macro, on
+test nodes. The record is written after every run: what is in it is not run again, unless its config has changed or
+with ``--again``. A seed draws split, weights and batches; with the fixed splits (``reference_fixed``), weights alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import shutil
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import harness
+from bench.accuracy_table import render
+from ecgl_scale.run.config import NOT_IN_DIGEST, RunConfig, config_from_mapping
+from ecgl_scale.store.threads import available_cores
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+SETTINGS = ("task-il", "class-il")
+EPOCHS = 100
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A stream of tasks on a real graph."""
+
+    file: str
+    budget: int
+    tasks: tuple[str, ...]
+    is_symmetric: bool = False
+    has_split: bool = False
+    skipped: tuple[str, ...] = ()
+    """Rows that are not run."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    preset: str
+    method: str = "ecgl"
+    overrides: tuple[str, ...] = ()
+    is_fixed: bool = False
+    """On the fixed splits, for the graphs that have one."""
+
+
+# features propagated over debian are dense: 2.7 GB, and minutes an epoch
+DEBIAN = {"file": "debian_packages", "budget": 500, "skipped": ("plus_propagated",)}
+GRAPHS: dict[str, Graph] = {
+    "coauthor_cs": Graph("coauthor_cs", 500, ("tasks.classes_per_task=3",), is_symmetric=True, has_split=True),
+    "amazon_computers": Graph("amazon_computers", 300, ("tasks.classes_per_task=2",), has_split=True),
+    "amazon_photo": Graph("amazon_photo", 300, ("tasks.classes_per_task=2",)),
+    "debian_packages": Graph(tasks=("tasks.classes_per_task=4",), **DEBIAN),  # type: ignore[arg-type]
+    "debian_arrival": Graph(tasks=("tasks.kind=time", "tasks.column=first_release"), **DEBIAN),  # type: ignore[arg-type]
+}
+ROWS: dict[str, Row] = {
+    "reference_fixed": Row("reference", is_fixed=True),
+    "plus": Row("plus"),
+    "reference": Row("reference"),
+    "paper": Row("paper"),
+    "joint_mlp": Row("plus", "joint"),
+    "joint_gcn": Row("plus", "joint", ("learn.train_as=gcn",)),
+    "finetune": Row("plus", "finetune"),
+    "plus_random": Row("plus", overrides=("bank.select=random",)),
+    "plus_propagated": Row("plus", overrides=("learn.features=propagated:2",)),
+}
+UNSCALED, SCALED = "learn.scale=none", "learn.scale=row_l2"
+CHOICES: dict[str, Row] = {
+    "unscaled": Row("plus", overrides=(UNSCALED,)),
+    "row_l2": Row("plus", overrides=(SCALED,)),
+    "bias_outside": Row("plus", overrides=(UNSCALED, "learn.bias_place=outside")),
+    "replay_seen": Row("plus", overrides=(UNSCALED, "learn.replay_slice=seen")),
+    "optimizer_reset": Row("plus", overrides=(UNSCALED, "learn.optimizer=reset")),
+    "dropout": Row("plus", overrides=(UNSCALED, "learn.dropout=0.5")),
+    "kaiming": Row("plus", overrides=(UNSCALED, "learn.init=kaiming")),
+    "diversity_0": Row("plus", overrides=(UNSCALED, "bank.diversity_ratio=0.0")),
+    "diversity_50": Row("plus", overrides=(UNSCALED, "bank.diversity_ratio=0.5")),
+    "balance_task": Row("plus", overrides=(UNSCALED, "learn.balance=task")),
+    "epochs_200": Row("plus", overrides=(UNSCALED, "learn.epochs=200")),
+    "kaiming_200": Row("plus", overrides=(UNSCALED, "learn.init=kaiming", "learn.epochs=200")),
+    "row_l2_200": Row("plus", overrides=(SCALED, "learn.epochs=200")),
+    "row_l2_seen": Row("plus", overrides=(SCALED, "learn.replay_slice=seen")),
+    "row_l2_kaiming": Row("plus", overrides=(SCALED, "learn.init=kaiming")),
+    "row_l2_outside": Row("plus", overrides=(SCALED, "learn.bias_place=outside")),
+}
+"""Scale, then one key at a time; all else as in ``plus``."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a cell of the table and a seed."""
+
+    graph: str
+    row: str
+    setting: str
+    seed: int
+    mapping: dict[str, Any]
+    overrides: tuple[str, ...]
+    work: Path
+    threads: int = 1
+
+    @property
+    def config(self) -> RunConfig:
+        """What is run."""
+        # two processes may not extract a graph to one place at the same time
+        cache = self.work / f"tasks-{multiprocessing.current_process().name}"
+        return config_from_mapping({**self.mapping, "cache": str(cache)}, overrides=self.overrides)
+
+
+def ingest(name: str, data: Path, work: Path) -> Path:
+    """The store of a graph, made once."""
+    graph = GRAPHS[name]
+    store = work / f"{graph.file}.ecgl"
+    if not store.exists():
+        columns = ["--columns", str(data / "splits" / f"{graph.file}.npz")] if graph.has_split else []
+        symmetrise = [] if graph.is_symmetric else ["--symmetrise"]
+        command = ("ingest", "npz", str(data / f"{graph.file}.npz"), str(store))
+        harness.run_measured(harness.ecgl(*command, *columns, *symmetrise))
+    return store
+
+
+def make_jobs(
+    graphs: Sequence[str],
+    rows: dict[str, Row],
+    settings: Sequence[str],
+    seeds: Iterable[int],
+    *,
+    data: Path,
+    work: Path,
+    epochs: int,
+    score: str = "test",
+    threads: int = 1,
+) -> Iterator[Job]:
+    """Every run that is wanted, the rows that matter most first."""
+    seeds = list(seeds)
+    for row_name, row in rows.items():
+        for name in graphs:
+            graph = GRAPHS[name]
+            if row_name in graph.skipped or (row.is_fixed and not graph.has_split):
+                continue
+            store = ingest(name, data, work)
+            overrides = [*graph.tasks, f"bank.budget={graph.budget}", f"learn.epochs={epochs}", f"tasks.score={score}"]
+            overrides += ["tasks.split=store"] if row.is_fixed else []
+            overrides += row.overrides
+            for setting in settings:
+                for seed in seeds:
+                    mapping = {
+                        "store": str(store),
+                        "method": row.method,
+                        "preset": row.preset,
+                        "setting": setting,
+                        "seed": seed,
+                        "threads": threads,
+                    }
+                    yield Job(name, row_name, setting, seed, mapping, tuple(overrides), work, threads)
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """The keys of a config that change results, whatever machine it is on and whatever its seed."""
+    mapping: dict[str, Any] = json.loads(json.dumps(config.to_mapping(), default=str))
+    for key in (*NOT_IN_DIGEST, "store", "seed"):
+        section, _, name = key.rpartition(".")
+        del (mapping[section] if section else mapping)[name]
+    return mapping
+
+
+def digest_of(config: RunConfig) -> str:
+    """Tells whether a value in the record is of this config."""
+    return hashlib.sha256(json.dumps(settings_of(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def run_job(job: Job) -> dict[str, Any]:
+    """One run of the pipeline; its directory is not kept."""
+    import torch
+
+    from ecgl_scale.pipeline.run import run
+
+    torch.set_num_threads(job.threads)
+    out = job.work / f"run-{job.graph}-{job.row}-{job.setting}-{job.seed}"
+    shutil.rmtree(out, ignore_errors=True)
+    started = time.perf_counter()
+    try:
+        results = run(job.config, out)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+    return {
+        "aa": results["aa"],
+        "af": results["af"],
+        "aa_micro": results["aa_micro"],
+        "matrix": results["matrix"],
+        "split_hash": results["split_hash"],
+        "seconds": time.perf_counter() - started,
+        "stage_seconds": {name: stage["seconds"] for name, stage in results["stages"].items()},
+    }
+
+
+class Record:
+    """``results/<case>.json``, kept while it grows."""
+
+    def __init__(self, case: str) -> None:
+        self._case = case
+        path = harness.RESULTS / f"{case}.json"
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self.rows: list[dict[str, Any]] = found.get("rows", [])
+
+    def row_of(self, job: Job) -> dict[str, Any]:
+        """The row of a run, made new where there is none of its config."""
+        wanted = (job.graph, job.row, job.setting)
+        config = job.config
+        digest = digest_of(config)
+        for row in self.rows:
+            if (row["graph"], row["row"], row["setting"]) == wanted:
+                if row["digest"] == digest:
+                    return row
+                self.rows.remove(row)
+                break
+        row = dict(zip(("graph", "row", "setting"), wanted, strict=True))
+        self.rows.append({**row, "digest": digest, "config": settings_of(config), "seeds": {}})
+        return self.rows[-1]
+
+    def has(self, job: Job) -> bool:
+        """Whether this run is in the record."""
+        return str(job.seed) in self.row_of(job)["seeds"]
+
+    def add(self, job: Job, result: dict[str, Any]) -> None:
+        """Put in a run, and write."""
+        row = self.row_of(job)
+        row["seeds"][str(job.seed)] = result
+        runs = [row["seeds"][seed] for seed in sorted(row["seeds"], key=int)]
+        for name in ("aa", "af", "aa_micro", "seconds"):
+            row[name] = describe([run[name] for run in runs])
+        self.save()
+
+    def save(self) -> None:
+        """Write what there is."""
+        rows = [row for row in self.rows if row["seeds"]]
+        harness.save(self._case, {"accuracy": "macro, percent", "rows": rows})
+
+
+def describe(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean, population deviation (as the reference code's tables) and all values; nothing where there is none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return {"mean": None, "std": None, "n": 0, "all": []}
+    return {"mean": statistics.fmean(known), "std": statistics.pstdev(known), "n": len(known), "all": known}
+
+
+def run(jobs: Sequence[Job], record: Record, *, processes: int = 1, again: bool = False) -> None:
+    """Run what is not in the record yet, and put it there."""
+    waiting = [job for job in jobs if again or not record.has(job)]
+    print(f"{len(waiting)} of {len(jobs)} runs to do", flush=True)
+    if processes == 1:
+        for job in waiting:
+            _finish(record, job, run_job(job))
+        return
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(run_job, job): job for job in waiting}
+        for done in as_completed(running):
+            _finish(record, running[done], done.result())
+
+
+def _finish(record: Record, job: Job, result: dict[str, Any]) -> None:
+    said = f"{job.graph} {job.row} {job.setting} seed {job.seed}: AA {result['aa']:.2f}, {result['seconds']:.0f} s"
+    print(said, flush=True)
+    record.add(job, result)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """``0-4`` or ``0,2``."""
+    first, dash, last = text.partition("-")
+    return list(range(int(first), int(last) + 1)) if dash else [int(seed) for seed in text.split(",")]
+
+
+def main() -> None:
+    """Run the case and keep its record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", nargs="+", choices=list(GRAPHS), default=list(GRAPHS))
+    parser.add_argument("--presets", nargs="+", choices=sorted({*ROWS, *CHOICES}), help="Rows of the table.")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--seeds", type=parse_seeds, default=list(range(5)))
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--jobs", type=int, default=1, help="Processes; the cores are shared among them.")
+    parser.add_argument("--choose", action="store_true", help="Variants of plus, on validation nodes.")
+    parser.add_argument("--again", action="store_true", help="Also what is in the record.")
+    parser.add_argument("--table", action="store_true", help="Print the record as Markdown and run nothing.")
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--work", type=Path, default=harness.DEFAULT_WORK / "accuracy")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print(render(Record("accuracy").rows, Record("accuracy_choice").rows))
+        return
+    known = CHOICES if arguments.choose else ROWS
+    rows = {name: row for name, row in known.items() if name in (arguments.presets or known)}
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    jobs = make_jobs(
+        arguments.graphs,
+        rows,
+        arguments.settings,
+        arguments.seeds,
+        data=arguments.data,
+        work=arguments.work,
+        epochs=arguments.epochs,
+        score="valid" if arguments.choose else "test",
+        threads=max(available_cores() // arguments.jobs, 1),
+    )
+    record = Record("accuracy_choice" if arguments.choose else "accuracy")
+    run(list(jobs), record, processes=arguments.jobs, again=arguments.again)
+
+
+if __name__ == "__main__":
+    main()
