@@ -74,7 +74,7 @@ def run_shell(block: CodeBlock) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"line {block.line}: exit {done.returncode}\n{script}\n{done.stdout}"
