@@ -21,6 +21,7 @@ from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.learn.message import RESERVE_BYTES, GraphSegment, edge_bytes_of
 from ecgl_scale.learn.model import Columns, SharedWeights
 from ecgl_scale.learn.rows import RowCache
+from ecgl_scale.learn.spread import plan_features
 from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB, format_bytes
@@ -35,17 +36,25 @@ def trains_in_blocks(num_nodes: int, widths: Sequence[int], *, encoder: str, dro
     return can and 4 * num_nodes * widths[1] > WHOLE_BELOW_BYTES
 
 
-def plan_blocks(graph: GraphStore, widths: Sequence[int], *, num_nodes: int, num_edges: int) -> StagePlan:
-    """What training in blocks takes, besides P X.
+def plan_blocks(
+    graph: GraphStore, widths: Sequence[int], *, num_nodes: int, num_edges: int, room_bytes: int
+) -> StagePlan:
+    """What training in blocks takes where there are ``room_bytes``.
 
-    ``edges both ways + 8 N + 16 N * classes + a block * 4 * (features + 2 * hidden + classes)`` + 32 MiB.
+    ``edges + max(P X being made, P X if held + (8 + 16 classes) N + a block * 4 (features + 2 hidden + classes))``
+    + 32 MiB; edges both ways where they differ. See ``spread.plan_features`` for P X.
     """
     edges = edge_bytes_of(graph, num_nodes, num_edges)
+    layout = plan_features(num_nodes, num_nodes, widths[0], room_bytes=room_bytes - edges)
     rows = min(block_rows_for(widths, None, is_sparse=False), num_nodes)
     block = 4 * rows * (widths[0] + 2 * widths[1] + widths[2])
-    needed = edges + (8 + 16 * widths[2]) * num_nodes + block + RESERVE_BYTES
-    formula = f"{format_bytes(edges)} of edges + {num_nodes:,} nodes * {8 + 16 * widths[2]:,} bytes"
-    written = 4 * num_nodes * widths[0]
+    training = layout.held_bytes + (8 + 16 * widths[2]) * num_nodes + block
+    needed = edges + max(layout.peak_bytes, training) + RESERVE_BYTES
+    formula = (
+        f"{format_bytes(edges)} of edges + {format_bytes(layout.held_bytes)} of propagated features held"
+        f" + {num_nodes:,} nodes * {8 + 16 * widths[2]:,} bytes + {format_bytes(block)} a block"
+    )
+    written = 0 if layout.held_bytes else 4 * num_nodes * widths[0]
     return StagePlan(
         "train as a graph", needed, formula, read_bytes=edges, written_bytes=written, setting="learn.train_as"
     )
@@ -73,12 +82,14 @@ class BlockedGraphSegment(GraphSegment):
         gradient = self.propagation.send(gradient, backwards=True)
         if last_bias is not None and is_inside:
             _add(last_bias, head, gradient.sum(0))
+        buffer = torch.empty(min(size, self.rows.num_rows), narrow.shape[1])
         for rows, x, hidden in self._hidden(first, first_bias, size):
             _add(last, head, gradient[rows].t() @ hidden)
-            passed = (gradient[rows] @ narrow).mul_(hidden > 0)
+            passed = torch.mm(gradient[rows], narrow, out=buffer[: len(hidden)])
+            torch.ops.aten.threshold_backward.grad_input(passed, hidden, 0, grad_input=passed)
             first.grad.addmm_(passed.t(), x)
             if first_bias is not None:
-                first_bias.grad += (passed * self._row_sums[rows] if is_inside else passed).sum(0)
+                first_bias.grad += (self._row_sums[rows].t() @ passed)[0] if is_inside else passed.sum(0)
         return loss
 
     def outputs(
@@ -109,12 +120,16 @@ class BlockedGraphSegment(GraphSegment):
     def _hidden(
         self, weight: torch.Tensor, bias: torch.Tensor | None, size: int
     ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+        """Rows, P X and hidden layer of every block; the last in memory that is used again for the next."""
+        buffer = torch.empty(min(size, self.rows.num_rows), weight.shape[0])
         for block, x in self.sent.stream(size):
             rows = slice(block.start, block.stop)
             inputs = torch.from_numpy(x)
-            hidden = inputs @ weight.t()
-            if bias is not None:
-                hidden += bias * self._row_sums[rows] if self.bias_place == "inside" else bias
+            hidden = torch.mm(inputs, weight.t(), out=buffer[: block.num_rows])
+            if bias is not None and self.bias_place == "inside":
+                hidden.addcmul_(self._row_sums[rows], bias)
+            elif bias is not None:
+                hidden.add_(bias)
             yield rows, inputs, hidden.clamp_(min=0)
 
     def _loss_and_gradient(self, outputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,6 +9,7 @@ Memory: 12 bytes a node for the scales, ``x``, and a few blocks of 16 MiB. Same 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,33 @@ class StreamedPropagation:
         return held[:, 0]
 
 
+@dataclass(frozen=True)
+class FeatureLayout:
+    """How rows of P X are made within a budget."""
+
+    columns: int
+    """Columns of X held at once."""
+    held_bytes: int
+    """Memory of the result; 0 where it goes to a file."""
+    peak_bytes: int
+    """In all, while it is made."""
+
+
 def least_bytes(num_nodes: int) -> int:
     """What ``propagate_features`` needs at least: scales, four columns of the features, blocks."""
     return (12 + 4 * MIN_COLUMNS) * num_nodes + 3 * BLOCK_BYTES
+
+
+def plan_features(num_nodes: int, num_rows: int, num_features: int, *, room_bytes: int) -> FeatureLayout:
+    """What ``propagate_features`` does with ``room_bytes`` of memory: ``12 N + 48 MiB + result + 4 N a column``.
+
+    The result is held where it takes at most a third of what is left; then as many columns as fit, at least four.
+    """
+    fixed = 12 * num_nodes + 3 * BLOCK_BYTES
+    room, size = room_bytes - fixed, 4 * num_rows * num_features
+    held = size if size <= (room - 4 * MIN_COLUMNS * num_nodes) // 3 else 0
+    columns = min(max((room - held) // (4 * num_nodes), MIN_COLUMNS), num_features)
+    return FeatureLayout(columns, held, fixed + held + 4 * columns * num_nodes)
 
 
 def propagate_features(
@@ -113,25 +138,23 @@ def propagate_features(
 
     Memory
     ------
-    ``12 N`` + at least ``16 N`` for four columns + 48 MiB, and the result where it takes at most a third of the rest.
+    See ``plan_features``.
     """
     features = graph.require_features()
     budget, held = MemoryBudget.of(memory), own_memory_bytes()
     formula = f"{format_bytes(held)} held + {graph.num_nodes:,} nodes * {12 + 4 * MIN_COLUMNS} bytes + 48 MiB"
     budget.require(held + least_bytes(graph.num_nodes), stage=STAGE, formula=formula)
-    smallest = 4 * MIN_COLUMNS * graph.num_nodes
-    propagation = StreamedPropagation(graph, norm, threads=threads)
-    room = budget.total_bytes - held - least_bytes(graph.num_nodes) + smallest
     shape = (local.size, features.num_features)
+    layout = plan_features(graph.num_nodes, *shape, room_bytes=budget.total_bytes - held)
+    propagation = StreamedPropagation(graph, norm, threads=threads)
     result: Dense
-    if 4 * shape[0] * shape[1] <= (room - smallest) // 3:
+    if layout.held_bytes or not local.size:
         result = np.empty(shape, np.float32)
-        room -= result.nbytes
     else:
         with storage_errors(path, needed_bytes=4 * shape[0] * shape[1]):
             path.parent.mkdir(parents=True, exist_ok=True)
             result = np.memmap(path, np.float32, mode="w+", shape=shape)
-    width = min(max(room // (4 * graph.num_nodes), MIN_COLUMNS), shape[1])
+    width = layout.columns
     for column in range(0, shape[1], width):
         stop = min(column + width, shape[1])
         x = _read_columns(graph, column, stop)

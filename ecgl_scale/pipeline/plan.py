@@ -108,10 +108,16 @@ def _training(
             )
         )
     if learn.train_as == "gcn":
-        plans += [_graph_training(graph, stream, task, config, degrees) for task in stream]
+        plans += [_graph_training(graph, stream, task, config, room_bytes, degrees) for task in stream]
     for task in stream:
         num_nodes = _sizes(graph, stream, task, degrees, seen=config.tasks.inter_task_edges).num_nodes
-        needed = method.planned_work_bytes(config, num_nodes, graph.num_features)
+        needed = method.planned_work_bytes(
+            config,
+            num_nodes=num_nodes,
+            num_rows=int(task.train_ids.size),
+            num_features=graph.num_features,
+            room_bytes=room_bytes,
+        )
         plans.append(StagePlan("train", needed, f"the method's work on {num_nodes:,} nodes", setting="memory"))
     plan = largest("train", plans)
     state_bytes = _state_bytes(graph, stream, config)
@@ -135,7 +141,7 @@ def _state_bytes(graph: GraphStore, stream: TaskStream, config: RunConfig) -> in
 
 
 def _graph_training(
-    graph: GraphStore, stream: TaskStream, task: Task, config: RunConfig, degrees: NDArray[np.int64]
+    graph: GraphStore, stream: TaskStream, task: Task, config: RunConfig, room_bytes: int, degrees: NDArray[np.int64]
 ) -> StagePlan:
     widths, learn = _widths(graph, stream, config), config.learn
     sizes = _sizes(graph, stream, task, degrees, seen=config.tasks.inter_task_edges)
@@ -143,7 +149,7 @@ def _graph_training(
     # `auto` is planned as the CPU: what a GPU needs is its own memory.
     device = "cpu" if learn.device == "auto" else learn.device
     if trains_in_blocks(sizes.num_nodes, widths, encoder=learn.encoder, dropout=learn.dropout, device=device):
-        return plan_blocks(graph, widths, **counts)
+        return plan_blocks(graph, widths, room_bytes=room_bytes, **counts)
     return plan_propagation(graph, widths, dropout=learn.dropout, **counts)
 
 

@@ -117,7 +117,9 @@ def test_memory_stays_within_the_plan(tmp_path: Path) -> None:
     _, segment = make_segments(graph, tmp_path / "sent", [0, 1, 2, 3, 4])
     trainer = Trainer(SharedWeights.create(8, [hidden], NUM_CLASSES, seed=0))
     trainer.gradient([segment])  # libraries take their own memory at the first use
-    plan = plan_blocks(graph, (8, hidden, NUM_CLASSES), num_nodes=num_nodes, num_edges=graph.num_edges)
+    plan = plan_blocks(
+        graph, (8, hidden, NUM_CLASSES), num_nodes=num_nodes, num_edges=graph.num_edges, room_bytes=1 << 40
+    )
     before = own_memory_bytes()
     with PeakSampler() as sampler:
         trainer.gradient([segment])

@@ -142,7 +142,9 @@ class Method:
         del config, row_bytes, num_features, num_classes, num_tasks
         return 0
 
-    def planned_work_bytes(self, config: RunConfig, num_nodes: int, num_features: int) -> int:
-        """The least memory for what is done with a task's graph of so many nodes besides training on it."""
-        del config, num_nodes, num_features
+    def planned_work_bytes(
+        self, config: RunConfig, *, num_nodes: int, num_rows: int, num_features: int, room_bytes: int
+    ) -> int:
+        """Memory for what is done, besides training, with a task's graph of so many nodes and training rows."""
+        del config, num_nodes, num_rows, num_features, room_bytes
         return 0

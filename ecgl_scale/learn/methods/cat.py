@@ -10,7 +10,7 @@ The public code leaves out the last layer of its 512, 256 encoder, so ``hidden``
 
 The task graph is read twice (features and edges, more often where few columns fit) for P X; that stays in memory
 where it fits and else in a file, and is then read block by block, once for 16 encoders. ``real_nodes`` draws so many
-nodes of each class for those instead of all. Memory: ``spread.propagate_features``, and blocks of 16 MiB.
+nodes of each class for those instead of all. Memory: ``spread.plan_features``; then P X, the encoders and 48 MiB.
 Condensing is repeatable and kept in the run's work directory, so a run that goes on does it once.
 """
 
@@ -31,7 +31,7 @@ from ecgl_scale.learn.methods.base import Arrays, Context, Method
 from ecgl_scale.learn.methods.kept import bank_of_state, bank_state, draw_per_class, labelled
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import least_bytes, propagate_features
+from ecgl_scale.learn.spread import plan_features, propagate_features
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment
@@ -129,10 +129,13 @@ class Cat(Method):
         del row_bytes
         return max(config.cat.nodes * num_tasks, num_classes) * (4 * num_features + 40)
 
-    def planned_work_bytes(self, config: RunConfig, num_nodes: int, num_features: int) -> int:
-        """Passing features along the edges, then encoders and blocks of embeddings; more is used where it is there."""
+    def planned_work_bytes(
+        self, config: RunConfig, *, num_nodes: int, num_rows: int, num_features: int, room_bytes: int
+    ) -> int:
+        """P X being made, or held beside encoders and blocks of embeddings."""
+        layout = plan_features(num_nodes, num_rows, num_features, room_bytes=room_bytes)
         encoders = 4 * ENCODERS_AT_ONCE * sum(a * b + b for a, b in pairwise((num_features, *config.cat.hidden)))
-        return max(least_bytes(num_nodes), encoders + 3 * BLOCK_BYTES)
+        return max(layout.peak_bytes, layout.held_bytes + encoders + 3 * BLOCK_BYTES)
 
 
 class Condenser:

@@ -117,7 +117,7 @@ def test_a_task_is_trained_on_all_condensed_graphs_and_nothing_else(
 def test_propagated_features_are_the_symmetric_mean_in_any_memory(
     store: Path, cache: Path, drawn: Drawn, tmp_path: Path
 ) -> None:
-    learner = new_learner(small_config(store, cache, "cat"), tmp_path)
+    learner = new_learner(small_config(store, cache, "cat", "learn.scale=none"), tmp_path)
     task = learner.stream[0]
     learner.predictor.prepare(task)
     graph, nodes = learner.context.graph(task)

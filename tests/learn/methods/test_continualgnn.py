@@ -114,7 +114,8 @@ def test_the_penalty_is_half_lambda_times_importance_times_squared_distance(
 def test_detection_finds_the_old_nodes_that_the_change_reaches(
     store: Path, cache: Path, drawn: Drawn, tmp_path: Path
 ) -> None:
-    learner = new_learner(small_config(store, cache, "continualgnn", FEW, "tasks.inter_task_edges=true"), tmp_path)
+    overrides = (FEW, "tasks.inter_task_edges=true", "learn.scale=none")
+    learner = new_learner(small_config(store, cache, "continualgnn", *overrides), tmp_path)
     learn(learner, 0)
     before = weights_of_state(learner.method.state(), "before", learner.weights)
     learner.predictor.prepare(learner.stream[1])
