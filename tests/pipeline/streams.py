@@ -53,7 +53,7 @@ def mapping_of(store: Path, **sections: Any) -> dict[str, Any]:
     """A config of three tasks that a second is enough for."""
     mapping: dict[str, Any] = {
         "store": str(store),
-        "learn": {"hidden": [24], "epochs": 12, "lr": 0.02, "device": "cpu"},
+        "learn": {"hidden": [24], "epochs": 12, "lr": 0.02, "scale": "none", "device": "cpu"},
         "bank": {"budget": 40},
         "infer": {"backend": "numba"},
         "threads": 2,
