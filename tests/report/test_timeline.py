@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import time
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,9 @@ def test_the_file_stays_bounded_and_keeps_peaks_and_counters(tmp_path: Path, mon
     path = tmp_path / "memory.jsonl"
     with MemoryTimeline(path, sample_seconds=0.002) as running:
         running(StepStarted("train"))
-        held = np.ones(4 << 20)
-        time.sleep(0.02)
-        del held
+        with mmap.mmap(-1, 32 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:  # never memory freed before
+            held.write(b"1" * (32 << 20))
+            time.sleep(0.02)
         time.sleep(0.6)
     lines = lines_of(path)
     assert len(lines) <= 21

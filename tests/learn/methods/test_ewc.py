@@ -75,7 +75,7 @@ def test_on_a_graph_random_signs_estimate_the_fisher(store, cache, tmp_path):
     found = torch.cat([t.reshape(-1) for t in row_squares(learner.trainer, segment, draws=600, seed=1)])
     # Each is off by sqrt(2 / draws) = 5.8 % of itself on average.
     assert float((found - wanted).norm() / wanted.norm()) < 0.15
-    assert float(found.sum() / wanted.sum()) == pytest.approx(1, rel=0.05)
+    assert float(found.sum() / wanted.sum()) == pytest.approx(1, rel=0.15)
 
 
 @pytest.mark.parametrize("train_as", ["mlp", "gcn"])
