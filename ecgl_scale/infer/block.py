@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_kernels.halo import add_source_scales, localise, mark_sources
 from ecgl_scale.infer.edges import EdgeRows, Rows, Scale, Scales
-from ecgl_scale.infer.kernels import add_source_scales, localise, mark_sources
 from ecgl_scale.infer.partition import Partition
 from ecgl_scale.infer.program import Pass
 from ecgl_scale.infer.settings import Matrix

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.csr import count_sources
+from ecgl_kernels.halo import copy_rows, drop_loops
 from ecgl_kernels.spmm import invert_degrees
-from ecgl_scale.infer.kernels import copy_rows, drop_loops
 from ecgl_scale.infer.settings import Norm
 from ecgl_scale.store.block import Block
 from ecgl_scale.store.graph import GraphStore

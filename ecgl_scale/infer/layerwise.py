@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ecgl_kernels.halo import add_source_scales
 from ecgl_kernels.product import multiply_rows
 from ecgl_kernels.spmm import propagate_rows
 from ecgl_scale.infer.backends.choose import choose_backend, find_device_room, make_worker
@@ -23,7 +24,6 @@ from ecgl_scale.infer.edges import EdgeRows, scale_of
 from ecgl_scale.infer.execute import Execution
 from ecgl_scale.infer.features import FeatureRows
 from ecgl_scale.infer.journal import InferJournal
-from ecgl_scale.infer.kernels import add_source_scales
 from ecgl_scale.infer.layout import Layout, Planner, halo_bytes
 from ecgl_scale.infer.partition import Partition, cut_partitions, measure_halos
 from ecgl_scale.infer.program import Program, shape_layers, write_program

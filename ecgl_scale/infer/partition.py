@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_kernels.halo import assign_greedily, mark_sources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.edges import EdgeRows
-from ecgl_scale.infer.kernels import assign_greedily, mark_sources
 from ecgl_scale.infer.settings import Partitioner
 from ecgl_scale.run.durable import storage_errors
 from ecgl_scale.run.memory import MemoryBudget

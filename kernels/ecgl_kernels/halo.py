@@ -1,4 +1,4 @@
-"""Kernels of this room: rows of edges, halos, row sums, streaming partitions.
+"""Message passing by partitions: rows of edges without loops, the sources a partition needs, greedy assignment.
 
 Serial; callers run them in threads where rows are independent.
 """
