@@ -224,3 +224,19 @@ def class_quotas(counts: list[int], k: int) -> list[int]:
             if quotas[c] < count and sum(quotas) < k:
                 quotas[c] += 1
     return quotas
+
+
+def adam_step(
+    weight: float,
+    gradient: float,
+    mean: float,
+    square: float,
+    betas: tuple[float, float],
+    sizes: tuple[float, float, float, float],
+) -> tuple[float, float, float]:
+    """New weight and moments of one number."""
+    decay, step, root, epsilon = sizes
+    gradient += decay * weight
+    mean = betas[0] * mean + (1 - betas[0]) * gradient
+    square = betas[1] * square + (1 - betas[1]) * gradient**2
+    return weight - step * mean / (math.sqrt(square) / root + epsilon), mean, square

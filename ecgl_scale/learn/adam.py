@@ -4,18 +4,25 @@
     w -= lr / (1 - b1^t) * m / (sqrt(v / (1 - b2^t)) + eps)
 
 torch's own imports its compiler at the first use (seconds and a hundred MiB), and its state is made to be pickled; this
-one is a page, and its state is tensors. Memory: 8 bytes a weight, and two buffers as large as the largest tensor.
+one is a page, and its state is tensors. On the CPU a step is one pass of our kernel, else tensor operations.
+Memory: 8 bytes a weight; on a device also two buffers as large as the largest tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from ecgl_kernels.adam import step_weights
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.store.threads import run_parts
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+SERIAL_WEIGHTS = 1 << 18
+"""Fewer weights (a fraction of a millisecond) are one thread's work."""
 
 
 class Adam:
@@ -45,12 +52,43 @@ class Adam:
             gradient = parameter.grad
             if gradient is None:
                 continue
-            if self.weight_decay:
-                gradient.add_(parameter, alpha=self.weight_decay)
-            mean.lerp_(gradient, 1 - BETA1)
-            square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-            denominator = torch.sqrt(square).div_(root).add_(EPSILON)
-            parameter.addcdiv_(mean, denominator, value=-step_size)
+            if parameter.device.type == "cpu" and gradient.stride() == parameter.stride():
+                self._step_here(parameter, gradient, mean, square, (step_size, root))
+            else:
+                self._step_on_device(parameter, gradient, mean, square, (step_size, root))
+
+    def _step_here(
+        self,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        mean: torch.Tensor,
+        square: torch.Tensor,
+        sizes: tuple[float, float],
+    ) -> None:
+        flat = [_in_memory_order(tensor) for tensor in (parameter, gradient, mean, square)]
+
+        def step(first: int, stop: int) -> None:
+            parts = [tensor[first:stop] for tensor in flat]
+            step_weights(*parts, (BETA1, BETA2), (self.weight_decay, *sizes, EPSILON))
+
+        threads = 1 if parameter.numel() < SERIAL_WEIGHTS else torch.get_num_threads()
+        run_parts(step, np.linspace(0, parameter.numel(), threads + 1).astype(int).tolist())
+
+    def _step_on_device(
+        self,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        mean: torch.Tensor,
+        square: torch.Tensor,
+        sizes: tuple[float, float],
+    ) -> None:
+        step_size, root = sizes
+        if self.weight_decay:
+            gradient.add_(parameter, alpha=self.weight_decay)
+        mean.lerp_(gradient, 1 - BETA1)
+        square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+        denominator = torch.sqrt(square).div_(root).add_(EPSILON)
+        parameter.addcdiv_(mean, denominator, value=-step_size)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Copies of the moments and the number of steps, as tensors."""
@@ -66,6 +104,13 @@ class Adam:
         for index, (mean, square) in enumerate(zip(self._means, self._squares, strict=True)):
             mean.copy_(take_tensor(state, f"adam.mean.{index}", tuple(mean.shape)))
             square.copy_(take_tensor(state, f"adam.square.{index}", tuple(square.shape)))
+
+
+def _in_memory_order(tensor: torch.Tensor) -> NDArray[np.float32]:
+    """All numbers of a matrix that lies by rows or by columns, as one array; no copy."""
+    by_rows = tensor.detach() if tensor.is_contiguous() else tensor.detach().t()
+    flat: NDArray[np.float32] = by_rows.view(-1).numpy()
+    return flat
 
 
 def take_tensor(state: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -8,9 +8,10 @@ What autograd would compute, step by step, with every product written to its pla
     backward   dW_l += G^T H_{l-1},  db_l += sum of G,  G = (G W_l) [* mask] where H_{l-1} > 0
 
 Autograd takes fresh memory for each of these in each block, and touching it costs about as much as the products.
-Sparse rows need a hidden layer; the first weight is turned once a gradient, and so is its gradient, not once a block.
-Memory: ``rows * 4 * (2 * hidden (3 with dropout) + 2 * classes (7 with old outputs))`` and the gradient; sparse:
-8 bytes a first weight.
+Sparse rows need a hidden layer; a first weight that does not lie by columns is turned once a gradient, and so is its
+gradient, not once a block.
+Memory: ``rows * 4 * (2 * hidden (3 with dropout) + 2 * classes (7 with old outputs))`` and the gradient; sparse rows
+with a weight by rows: 8 bytes a first weight.
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ class MlpGradient:
 
     def _turn(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The first weight as [in, out], which sparse rows need, and its gradient so far."""
+        if weight.t().is_contiguous() and weight.grad.t().is_contiguous():
+            return weight.detach().t(), weight.grad.t()
         if self._turned is None:
             turned, gradient = (self._take(name, *weight.t().shape) for name in ("turned", "turned gradient"))
             self._turned = turned.copy_(weight.t()), gradient.zero_()

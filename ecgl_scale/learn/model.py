@@ -69,9 +69,12 @@ class SharedWeights:
         bias: bool = True,
         init: Init = "torch",
         seed: int = 0,
+        by_columns: bool = False,
     ) -> SharedWeights:
         """Random weights, the same for the same seed whatever else was drawn before.
 
+        ``by_columns``: the first weight lies in memory column by column, as products with sparse rows want it; turning
+        it to and fro would take most of a small epoch. Its shape and numbers are the same.
         ``torch``: uniform in +-1/sqrt(in), as ``torch.nn.Linear``. ``kaiming``: normal with deviation 1/sqrt(in), as
         the reference code's ``kaiming_normal_(nonlinearity="sigmoid")``. Biases are torch's in both.
         """
@@ -89,6 +92,8 @@ class SharedWeights:
                 weight.uniform_(-bound, bound, generator=generator)
             else:
                 weight.normal_(0.0, bound, generator=generator)
+            if by_columns and not layers:
+                weight = weight.t().contiguous().t()
             layers.append((weight, torch.empty(fan_out).uniform_(-bound, bound, generator=generator) if bias else None))
         return cls(layers)
 

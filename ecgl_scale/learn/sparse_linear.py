@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.product import add_outer_rows, multiply_rows
 from ecgl_scale.store.source import CsrBlock
-from ecgl_scale.store.threads import map_bounded
+from ecgl_scale.store.threads import run_parts
 
 Numbers = NDArray[np.float32]
 
@@ -23,7 +21,7 @@ LINE_FLOATS = 16
 
 
 def linear_of_sparse(rows: CsrBlock, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """``rows @ weight.T + bias`` on the CPU. Memory: the result, and the weight once more in another order."""
+    """``rows @ weight.T + bias`` on the CPU. Memory: the result, and the weight once more unless it lies by columns."""
     product: torch.Tensor = _SparseProduct.apply(weight, rows)
     return product if bias is None else product + bias
 
@@ -31,23 +29,22 @@ def linear_of_sparse(rows: CsrBlock, weight: torch.Tensor, bias: torch.Tensor | 
 def multiply_sparse(rows: CsrBlock, w: Numbers, out: Numbers) -> None:
     """out = rows @ w; ``w`` is [columns, width]."""
 
-    def multiply(cut: tuple[int, int]) -> None:
-        first, stop = cut
+    def multiply(first: int, stop: int) -> None:
         multiply_rows(rows.indptr[first : stop + 1], rows.indices, rows.values, w, out[first:stop])
 
     threads = _threads_for(rows, w.shape[1])
-    _run(multiply, np.linspace(0, len(out), threads + 1).astype(int).tolist())
+    run_parts(multiply, np.linspace(0, len(out), threads + 1).astype(int).tolist())
 
 
 def add_sparse_gradient(rows: CsrBlock, g: Numbers, grad: Numbers) -> None:
     """grad += rows^T @ g; ``grad`` is [columns, width]."""
     width = grad.shape[1]
 
-    def add(cut: tuple[int, int]) -> None:
-        add_outer_rows(rows.indptr, rows.indices, rows.values, g, *cut, grad)
+    def add(first: int, stop: int) -> None:
+        add_outer_rows(rows.indptr, rows.indices, rows.values, g, first, stop, grad)
 
     threads = max(min(_threads_for(rows, width), width // LINE_FLOATS), 1)
-    _run(add, [*(width * t // threads // LINE_FLOATS * LINE_FLOATS for t in range(threads)), width])
+    run_parts(add, [*(width * t // threads // LINE_FLOATS * LINE_FLOATS for t in range(threads)), width])
 
 
 class _SparseProduct(torch.autograd.Function):  # type: ignore[misc]
@@ -70,11 +67,3 @@ class _SparseProduct(torch.autograd.Function):  # type: ignore[misc]
 def _threads_for(rows: CsrBlock, width: int) -> int:
     num_values = int(rows.indptr[-1] - rows.indptr[0])
     return 1 if num_values * width < SERIAL_PRODUCTS else int(torch.get_num_threads())
-
-
-def _run(work: Callable[[tuple[int, int]], None], cuts: list[int]) -> None:
-    parts = list(pairwise(cuts))
-    if len(parts) == 1:
-        work(parts[0])
-    else:
-        list(map_bounded(work, parts, threads=len(parts)))

@@ -33,6 +33,7 @@ from ecgl_scale.report.metrics import Accuracy, accuracy
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.durable import write_atomically
 from ecgl_scale.run.events import EventSink
+from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.threads import available_cores
 
@@ -67,7 +68,7 @@ class Learner:
         )
         learn = config.learn
         self.trainer = Trainer(
-            self._new_weights(0, graph.num_features),
+            self._new_weights(0, graph.num_features, by_columns=isinstance(graph.features, SparseFeatures)),
             lr=learn.lr,
             weight_decay=learn.weight_decay,
             device=device_of(learn.device),
@@ -92,11 +93,17 @@ class Learner:
         """The weights, shared by MLP and graph network."""
         return self.trainer.weights
 
-    def _new_weights(self, task_index: int, num_features: int) -> SharedWeights:
+    def _new_weights(self, task_index: int, num_features: int, *, by_columns: bool = False) -> SharedWeights:
         learn = self.config.learn
         seed = int(np.random.SeedSequence((self.config.seed, task_index)).generate_state(1)[0])
         return SharedWeights.create(
-            num_features, learn.hidden, self.stream.num_classes, bias=learn.bias, init=learn.init, seed=seed
+            num_features,
+            learn.hidden,
+            self.stream.num_classes,
+            bias=learn.bias,
+            init=learn.init,
+            seed=seed,
+            by_columns=by_columns,
         )
 
     # --- going on after a stop

@@ -1,16 +1,17 @@
 """The attribute vector of dense features, streamed from a store or in memory: two passes, most of it in BLAS.
 
-The first pass sums a, b and C, the second evaluates. A thread takes a unit of a few chunks, reads its rows and works on
-them while they are in cache; there is no other reader, and the system reads the next units meanwhile. Chunks have 4,096
-rows counted from row 0, each is worked on with one BLAS thread, and they are added up in float64 in chunk order: the
-result is the same bits for any block size and any number of threads.
+The first pass sums a, b and C, the second evaluates. A thread takes a unit of a few chunks, maps the files that hold
+its rows and copies them chunk by chunk, to work on them while they are in cache; the system reads the next units
+meanwhile. The first pass compares every byte with the manifest. Chunks have 4,096 rows counted from row 0, each is
+worked on with one BLAS thread, and they are added up in float64 in chunk order: the result is the same bits for any
+block size and any number of threads.
 Memory: see ``dense_bytes``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -30,7 +31,7 @@ from ecgl_scale.units import MIB, format_bytes
 CHUNK_ROWS = 4096
 """Long enough for BLAS to reach its speed, short enough for a chunk of 100 columns to stay in cache."""
 UNIT_BYTES = 8 * MIB
-"""Rows of several chunks are read together, as the store's own chunks end elsewhere and are read whole."""
+"""Rows of several chunks are mapped together: a mapping costs about as much as the work on some hundred rows."""
 UNITS_AHEAD = 4
 """How far the system is asked to read ahead of the threads."""
 MAX_EXPONENT = 700.0
@@ -71,14 +72,13 @@ class _ChunkSums:
 
 @dataclass(frozen=True)
 class _Scratch:
-    """A thread's own memory: what is read, the rows as float32 (both empty where not needed), what is made of them."""
+    """A thread's own memory: the rows as float32 (empty where they are in memory as such), what is made of them."""
 
-    read: NDArray[np.uint8]
     rows: NDArray[np.float32]
     made: NDArray[np.float32]
 
 
-_ChunkWork = Callable[[int, FloatArray, _Scratch], Any]
+_ChunkWork = Callable[[int, NDArray[np.float32], _Scratch], Any]
 """First row, rows, memory to work in."""
 
 
@@ -93,13 +93,12 @@ class DensePasses:
         self._threads = threads
         self.num_rows, self.num_features = shape_of(source)
         self._unit_rows = _unit_rows(self.num_features)
-        self._is_ready = source.dtype == np.float32 and (isinstance(source, DenseFeatures) or source.flags.c_contiguous)
+        self._is_ready = _is_ready(source)
         shape = (min(CHUNK_ROWS, self.num_rows), self.num_features)
         self._scratch: SimpleQueue[_Scratch] = SimpleQueue()
         for _ in range(threads):
-            read = source.span_buffer(self._unit_rows) if isinstance(source, DenseFeatures) else np.empty(0, np.uint8)
             rows = np.empty((0, 0) if self._is_ready else shape, np.float32)
-            self._scratch.put(_Scratch(read, rows, np.empty(shape, np.float32)))
+            self._scratch.put(_Scratch(rows, np.empty(shape, np.float32)))
 
     @classmethod
     def plan(
@@ -139,7 +138,7 @@ class DensePasses:
             add_scaled(quadratic, part.quadratic, share)
             least = min(least, part.least)
 
-        self._run(lambda start, rows, scratch: self._weigh(start, rows, scratch, exponents), take, on_rows)
+        self._run(lambda start, x, scratch: self._weigh(start, x, scratch, exponents), take, on_rows, check=True)
         if least > MAX_EXPONENT:
             raise weights_underflow(self._gamma)
         linear *= 2.0 * self._gamma / total
@@ -156,15 +155,13 @@ class DensePasses:
         np.divide(sums.quadratic, factor, out=quadratic, casting="same_kind")
         linear = sums.linear / factor
 
-        def work(start: int, rows: FloatArray, scratch: _Scratch) -> None:
-            x = self._as_float32(rows, scratch)
+        def work(start: int, x: NDArray[np.float32], scratch: _Scratch) -> None:
             product = np.matmul(x, quadratic, out=scratch.made[: len(x)])
             evaluate_rows(x, product, factor, linear, sums.least, values[start : start + len(x)])
 
-        self._run(work, lambda _: None, on_rows)
+        self._run(work, lambda _: None, on_rows, check=False)
 
-    def _weigh(self, start: int, rows: FloatArray, scratch: _Scratch, exponents: Vector) -> _ChunkSums:
-        x = self._as_float32(rows, scratch)
+    def _weigh(self, start: int, x: NDArray[np.float32], scratch: _Scratch, exponents: Vector) -> _ChunkSums:
         scaled, linear = scratch.made[: len(x)], np.empty(self.num_features, np.float64)
         least, total = weigh_rows(x, self._gamma, exponents[start : start + len(x)], scaled, linear)
         if not (math.isfinite(total) and np.isfinite(linear).all()):
@@ -177,24 +174,16 @@ class DensePasses:
             quadratic = np.matmul(scaled.T, scaled)  # a matrix and its own transpose: numpy calls syrk
         return _ChunkSums(least, total, linear, quadratic)
 
-    def _as_float32(self, rows: FloatArray, scratch: _Scratch) -> NDArray[np.float32]:
-        if self._is_ready:
-            return rows.astype(np.float32, copy=False)
-        x = scratch.rows[: len(rows)]
-        with np.errstate(over="ignore", invalid="ignore"):  # becomes infinite, and is refused as such
-            np.copyto(x, rows, casting="unsafe")
-        return x
-
-    def _run(self, work: _ChunkWork, take: Callable[[Any], None], on_rows: Callable[[int], None]) -> None:
+    def _run(
+        self, work: _ChunkWork, take: Callable[[Any], None], on_rows: Callable[[int], None], *, check: bool
+    ) -> None:
         """``work`` on all chunks in threads, ``take`` of their results in order."""
 
         def work_unit(start: int) -> list[Any]:
             scratch = self._scratch.get()
             try:
                 stop = min(start + self._unit_rows, self.num_rows)
-                rows = self._read(start, stop, scratch)
-                chunks = range(0, stop - start, CHUNK_ROWS)
-                return [work(start + first, rows[first : first + CHUNK_ROWS], scratch) for first in chunks]
+                return [work(first, x, scratch) for first, x in self._chunks(start, stop, scratch, check=check)]
             finally:
                 self._scratch.put(scratch)
 
@@ -206,30 +195,51 @@ class DensePasses:
                     take(result)
                 on_rows(min(start + self._unit_rows, self.num_rows))
 
-    def _read(self, start: int, stop: int, scratch: _Scratch) -> FloatArray:
+    def _chunks(
+        self, start: int, stop: int, scratch: _Scratch, *, check: bool
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """First row and rows of each chunk of a unit; valid until the next is asked for."""
         if isinstance(self._source, np.ndarray):
-            return self._source[start:stop]
+            for first in range(start, stop, CHUNK_ROWS):
+                rows = self._source[first : min(first + CHUNK_ROWS, stop)]
+                yield first, rows if self._is_ready else _copied(rows, scratch.rows[: len(rows)])
+            return
         ahead = min(start + UNITS_AHEAD * self._unit_rows, self.num_rows)
         self._source.will_need(ahead, min(ahead + self._unit_rows, self.num_rows))
-        return self._source.read_span(start, stop, scratch.read)
+        first = start
+        for piece_start, piece in self._source.mapped_span(start, stop, check=check):
+            done = 0
+            while done < len(piece):
+                place = piece_start + done - first
+                part = piece[done : done + CHUNK_ROWS - place]
+                _copied(part, scratch.rows[place : place + len(part)])
+                done += len(part)
+                if place + len(part) == min(CHUNK_ROWS, stop - first):
+                    yield first, scratch.rows[: place + len(part)]
+                    first += CHUNK_ROWS
+
+
+def _copied(rows: FloatArray, out: NDArray[np.float32]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore", invalid="ignore"):  # becomes infinite, and is refused as such
+        np.copyto(out, rows, casting="unsafe")
+    return out
+
+
+def _is_ready(source: DenseFeatures | FloatArray) -> bool:
+    """Whether rows can be worked on where they are."""
+    return isinstance(source, np.ndarray) and source.dtype == np.float32 and source.flags.c_contiguous
 
 
 def dense_bytes(source: DenseFeatures | FloatArray, *, threads: int) -> int:
     """Memory of the dense passes on top of what the process holds.
 
-    8 N + threads (unit_bytes + chunk_bytes) + K^2 (12 + 4 (threads + 2) chunks a unit) + RESERVE_BYTES, a chunk being
-    4,096 rows; a thread needs two where rows are not float32 yet, and no unit where they are in memory.
+    8 N + threads * 2 chunk_bytes + K^2 (12 + 4 (threads + 2) chunks a unit) + RESERVE_BYTES, a chunk being 4,096 rows
+    of float32; one a thread where rows are in memory as float32.
     """
     num_rows, num_features = shape_of(source)
-    values = min(CHUNK_ROWS, num_rows) * num_features
-    per_thread = values * (4 if source.dtype == np.float32 else 8)
-    unit_rows = _unit_rows(num_features)
-    if isinstance(source, DenseFeatures):
-        per_thread += source.span_bytes(unit_rows)
-    elif not source.flags.c_contiguous:
-        per_thread = values * 8
+    per_thread = min(CHUNK_ROWS, num_rows) * num_features * (4 if _is_ready(source) else 8)
     # C in float64 and in float32, and the chunks' sums: of a unit a thread, one waiting and one being added.
-    sums = num_features**2 * (8 + 4 + 4 * (threads + 2) * (unit_rows // CHUNK_ROWS))
+    sums = num_features**2 * (8 + 4 + 4 * (threads + 2) * (_unit_rows(num_features) // CHUNK_ROWS))
     return 8 * num_rows + threads * per_thread + sums + RESERVE_BYTES
 
 

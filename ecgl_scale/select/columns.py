@@ -164,7 +164,7 @@ class DenseColumns:
 
         def read_again(reader: int) -> None:
             for block in blocks[reader::threads]:
-                for start, rows in features.mapped_chunks(block):
+                for start, rows in features.mapped_span(block.start, block.stop, check=False):
                     keep(start, rows)
 
         for _ in map_bounded(read_again if self._is_checked else read_checked, range(threads), threads=threads):

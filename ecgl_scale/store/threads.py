@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -31,3 +32,13 @@ def map_bounded(function: Callable[[Item], Result], items: Iterable[Item], *, th
         finally:
             for future in pending:
                 future.cancel()
+
+
+def run_parts(work: Callable[[int, int], None], cuts: list[int]) -> None:
+    """``work(cuts[i], cuts[i + 1])`` of every part in a thread of its own; one part here, without any."""
+    parts = list(pairwise(cuts))
+    if len(parts) == 1:
+        work(*parts[0])
+        return
+    for _ in map_bounded(lambda part: work(*part), parts, threads=len(parts)):
+        pass

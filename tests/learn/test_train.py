@@ -11,6 +11,7 @@ from scipy import sparse
 from torch.nn.functional import cross_entropy
 
 from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.learn import adam as adam_module
 from ecgl_scale.learn.adam import Adam
 from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.learn.loss import Labelled, LossSettings, make_segments
@@ -265,15 +266,21 @@ def test_batches_come_in_another_order_in_every_epoch(segments_of):
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 5e-4])
-def test_adam_is_torchs_adam(weight_decay):
+@pytest.mark.parametrize("way", ["by rows", "by columns", "tensor operations"])
+def test_adam_is_torchs_adam(weight_decay, way, monkeypatch):
     ours = torch.randn(50, 20)
     theirs = ours.clone().requires_grad_()
+    if way == "by columns":
+        ours = ours.t().contiguous().t()
+    if way == "tensor operations":
+        monkeypatch.setattr(Adam, "_step_here", Adam._step_on_device)
+    monkeypatch.setattr(adam_module, "SERIAL_WEIGHTS", 100)
     ours.requires_grad_()
     adam = Adam([ours], lr=0.01, weight_decay=weight_decay)
     peer = torch.optim.Adam([theirs], lr=0.01, weight_decay=weight_decay)
     for step in range(30):
         gradient = torch.randn(50, 20, generator=torch.Generator().manual_seed(step))
-        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        ours.grad, theirs.grad = torch.empty_like(ours).copy_(gradient), gradient.clone()
         adam.step()
         peer.step()
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from bench import attribute as bench_attribute
-from ecgl_scale.errors import DoesNotFitError, UsageError
+from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, UsageError
 from ecgl_scale.run.events import BlockFinished, StageStarted
 from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.select import attribute_dense, attribute_sparse
@@ -137,6 +137,18 @@ def test_threads_blocks_and_chunks_of_the_store_do_not_change_a_bit(tmp_path, mo
         features = dense_store(x, tmp_path / f"{number}")
         for threads in (1, 2, 3):
             assert np.array_equal(attribute_vector(features, threads=threads), wanted)
+
+
+@pytest.mark.parametrize("row", [0, 4095, 4096, 9999])
+def test_a_flipped_bit_of_any_chunk_is_found_on_the_way(tmp_path, row):
+    layout = DenseLayout(10_000, 8, "float32", rows_per_chunk=700, rows_per_block=2100)
+    features = dense_store(noise(10_000, 8), tmp_path / "x", layout)
+    shard = tmp_path / "x" / layout.shard_name(features.blocks()[row // 2100])
+    stored = bytearray(shard.read_bytes())
+    stored[row % 2100 * 32 + row % 2100 // 700 * 4] ^= 1
+    shard.write_bytes(stored)
+    with pytest.raises(CorruptStoreError, match=shard.name):
+        attribute_vector(features)
 
 
 def test_an_array_of_any_order_and_kind_of_number_is_worked_on_as_float32():
