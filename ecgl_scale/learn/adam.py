@@ -65,11 +65,11 @@ class Adam:
         square: torch.Tensor,
         sizes: tuple[float, float],
     ) -> None:
-        flat = [_in_memory_order(tensor) for tensor in (parameter, gradient, mean, square)]
+        w, g, m, v = (_in_memory_order(tensor) for tensor in (parameter, gradient, mean, square))
 
         def step(first: int, stop: int) -> None:
-            parts = [tensor[first:stop] for tensor in flat]
-            step_weights(*parts, (BETA1, BETA2), (self.weight_decay, *sizes, EPSILON))
+            part = slice(first, stop)
+            step_weights(w[part], g[part], m[part], v[part], (BETA1, BETA2), (self.weight_decay, *sizes, EPSILON))
 
         threads = 1 if parameter.numel() < SERIAL_WEIGHTS else torch.get_num_threads()
         run_parts(step, np.linspace(0, parameter.numel(), threads + 1).astype(int).tolist())
