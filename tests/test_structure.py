@@ -64,7 +64,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "ecgl_scale/learn/split.py",
         "ecgl_scale/pipeline/",
     ),
-    "threadpoolctl": ("ecgl_scale/select/", "ecgl_scale/infer/"),
+    "threadpoolctl": ("ecgl_scale/store/threads.py",),
     "pydantic": ("ecgl_scale/run/config",),
     "yaml": ("ecgl_scale/run/config_yaml.py", "ecgl_scale/report/files.py"),
     "scipy": ("ecgl_scale/learn/methods/gem.py",),

@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from ecgl_scale.infer.block import Halos, Worker, held_block
 from ecgl_scale.infer.dense import BufferPool, cut_chunks, places_of, write_rows
@@ -23,7 +22,7 @@ from ecgl_scale.infer.settings import Matrix
 from ecgl_scale.infer.steps import FEATURES, Step, list_steps
 from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.store.block import Block
-from ecgl_scale.store.threads import map_bounded
+from ecgl_scale.store.threads import map_bounded, one_blas_thread
 
 STAGE = "infer"
 Finish = Callable[[Partition], None]
@@ -134,8 +133,7 @@ class Execution:
             return
         with ExitStack() as stack:
             if step.kind in ("prepare", "dense") or self._worker.name == "numba":
-                # Our own threads multiply, one chunk each, so that sums do not depend on how many there are.
-                stack.enter_context(threadpool_limits(1, user_api="blas"))
+                stack.enter_context(one_blas_thread())
             if step.kind == "prepare":
                 self._prepare(out, left, finish)
             elif step.kind == "dense":

@@ -215,7 +215,8 @@ def _identity(
     """What a journal belongs to. How much memory there is does not count: its layout is taken over where it fits."""
     crc = 0
     for layer in layers:
-        crc = crc32c_of(layer.weight, crc)
+        # As they lie, by rows or by columns: nobody pays for turning them.
+        crc = crc32c_of(layer.weight if layer.weight.flags.c_contiguous else np.ascontiguousarray(layer.weight.T), crc)
         crc = crc if layer.bias is None else crc32c_of(layer.bias, crc)
     return {
         "store": [record.crc32c for record in graph.manifest.files.values()],

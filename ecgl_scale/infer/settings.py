@@ -157,4 +157,4 @@ def _as_array(given: Any) -> Matrix:
     # Without importing torch: with numpy weights and our own kernels nobody pays for it.
     for method in ("detach", "cpu", "numpy"):
         given = getattr(given, method)() if hasattr(given, method) else given
-    return np.ascontiguousarray(given, dtype=np.float32)
+    return np.asarray(given, np.float32)

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from ecgl_kernels.attribute import add_scaled, evaluate_rows, weigh_rows
 from ecgl_scale.errors import UsageError
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.source import FloatArray
-from ecgl_scale.store.threads import map_bounded
+from ecgl_scale.store.threads import map_bounded, one_blas_thread
 from ecgl_scale.units import MIB, format_bytes
 
 CHUNK_ROWS = 4096
@@ -188,8 +187,7 @@ class DensePasses:
                 self._scratch.put(scratch)
 
         units = range(0, self.num_rows, self._unit_rows)
-        # One BLAS thread for each of ours: the sums of a chunk then never depend on how many there are.
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread():
             for start, results in zip(units, map_bounded(work_unit, units, threads=self._threads), strict=True):
                 for result in results:
                     take(result)

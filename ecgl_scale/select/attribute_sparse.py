@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ecgl_kernels.attribute import accumulate_csr, evaluate_csr, weigh_csr
+from ecgl_scale.run.durable import aligned_bytes
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.select.attribute_dense import MAX_EXPONENT, RESERVE_BYTES, Vector, weights_underflow
 from ecgl_scale.store.features.sparse import SparseFeatures
@@ -58,12 +59,14 @@ class SparsePasses:
         """All passes: r before it is divided by its sum; ``on_rows`` gets the rows done so far, of all passes."""
         num_rows = self._features.num_rows
         exponents, totals = np.empty(num_rows, np.float64), np.empty(num_rows, np.float64)
-        memory = np.empty(max(_num_places(*strip) for strip in self.strips), np.float64)
+        # In huge pages: touching a triangle for the first time in small ones takes longer than summing a small task.
+        memory = aligned_bytes(8 * max(_num_places(*strip) for strip in self.strips)).view(np.float64)
         weight_sum, done = 0.0, 0
         with ThreadPoolExecutor(self._threads, thread_name_prefix="attribute") as pool:
             for first, last in self.strips:
                 linear, strip = np.zeros(last - first, np.float64), memory[: _num_places(first, last)]
-                strip[:] = 0.0
+                if first:
+                    strip[:] = 0.0  # new memory is zero
                 for block, rows in self._features.stream():
                     here = exponents[block.start : block.stop]
                     if first == 0:
@@ -74,10 +77,9 @@ class SparsePasses:
                 if first == 0:
                     weight_sum = self._sum_weights(exponents, totals)
                     totals[:] = 0.0
-                linear *= 2.0 * self._gamma / weight_sum
-                strip *= 2.0 * self._gamma**2 / weight_sum
+                factors = (2.0 * self._gamma / weight_sum, 2.0 * self._gamma**2 / weight_sum)
                 for block, rows in self._features.stream():
-                    self._evaluate(pool, rows, (first, last), linear, strip, totals[block.start : block.stop])
+                    self._evaluate(pool, rows, (first, last), factors, linear, strip, totals[block.start : block.stop])
                     done += block.num_rows
                     on_rows(done)
         # r / a = w (1 + x.b/a + x^T (C/a) x), relative to the heaviest row, in place.
@@ -117,6 +119,7 @@ class SparsePasses:
         pool: ThreadPoolExecutor,
         rows: CsrBlock,
         columns: tuple[int, int],
+        factors: tuple[float, float],
         linear: Vector,
         strip: Vector,
         totals: Vector,
@@ -127,7 +130,7 @@ class SparsePasses:
         cuts[0], cuts[-1] = 0, totals.size
         waiting = [
             pool.submit(
-                evaluate_csr, rows.indptr[start : stop + 1], rows.indices, rows.values, *columns, linear, strip,
+                evaluate_csr, rows.indptr[start : stop + 1], rows.indices, rows.values, columns, factors, linear, strip,
                 totals[start:stop],
             )
             for start, stop in itertools.pairwise(cuts)

@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -136,7 +137,18 @@ def rank_importance(
         stage="the ranking",
         formula=f"{format_bytes(held)} held already + vectors of {graph.num_nodes:,} nodes and read buffers",
     )
-    state = _State.of(graph, settings, reset, threads)
+    with closing(_State.of(graph, settings, reset, threads)) as state:
+        return _sweep_until_done(state, graph, settings, start, journal, on_event)
+
+
+def _sweep_until_done(
+    state: _State,
+    graph: GraphStore,
+    settings: PageRankSettings,
+    start: Vector | None,
+    journal: RankJournal | NoJournal,
+    on_event: EventSink,
+) -> RankResult:
     finished = journal.load(graph.num_nodes)
     first, residual = 0, math.inf
     if finished is not None:
@@ -181,6 +193,8 @@ class _State:
         self._checked: set[int] = set()
         self._shares = _deal(graph, threads)
         self._streams = [TileStream(graph.tiles, self._checked) for _ in range(threads)]
+        # Kept from sweep to sweep: on a small graph, starting threads would take longer than sweeping.
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sweep")
 
     @classmethod
     def of(cls, graph: GraphStore, settings: PageRankSettings, reset: Vector | None, threads: int) -> _State:
@@ -204,8 +218,9 @@ class _State:
 
     def sweep(self) -> int:
         """Form all sums; returns the bytes read from the disk."""
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="sweep") as pool:
-            return sum(pool.map(self._sweep_share, range(self._threads)))
+        if self._threads == 1:
+            return self._sweep_share(0)
+        return sum(self._pool.map(self._sweep_share, range(self._threads)))
 
     def _sweep_share(self, thread: int) -> int:
         read_bytes = 0
@@ -248,9 +263,18 @@ class _State:
         ranges = [
             slice(start, min(start + RANGE_ROWS, num_nodes)) for start in range(0, num_nodes, RANGE_ROWS)
         ]  # without the padding, which is no node
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="ranges") as pool:
-            for done in [pool.submit(work, number, rows) for number, rows in enumerate(ranges)]:
-                done.result()
+        if self._threads == 1:
+            for number, rows in enumerate(ranges):
+                work(number, rows)
+            return
+        for done in [self._pool.submit(work, number, rows) for number, rows in enumerate(ranges)]:
+            done.result()
+
+    def close(self) -> None:
+        """End all threads."""
+        self._pool.shutdown()
+        for stream in self._streams:
+            stream.close()
 
 
 def _deal(graph: GraphStore, threads: int) -> list[list[Block]]:

@@ -50,22 +50,28 @@ class TileStream:
         self._tiles = tiles
         self._checked = checked
         self._buffers = [ReusableBytes() for _ in range(BUFFERS_PER_THREAD)]
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._stripes: dict[int, _Stripe] = {}
 
     def pieces(self, blocks: list[Block]) -> Iterator[Piece]:
         """The pieces of the given stripes in order; each is valid until the next is asked for."""
-        plan = ((stripe, number) for stripe in map(self._open, blocks) for number in range(stripe.num_pieces))
-        with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
-            slot = 0
-            coming: Future[Piece] | None = None
-            for stripe, number in plan:
-                upcoming = reader.submit(stripe.read, number, self._buffers[slot])
+        slot = 0
+        coming: Future[Piece] | None = None
+        for stripe in map(self._open, blocks):
+            for number in range(stripe.num_pieces):
+                upcoming = None if stripe.is_resident else self._reader.submit(stripe.read, number, self._buffers[slot])
                 slot = 1 - slot
                 if coming is not None:
                     yield coming.result()
                 coming = upcoming
-            if coming is not None:
-                yield coming.result()
+                if upcoming is None:  # nothing to wait for
+                    yield stripe.read(number, self._buffers[slot])
+        if coming is not None:
+            yield coming.result()
+
+    def close(self) -> None:
+        """End the thread that reads ahead."""
+        self._reader.shutdown()
 
     def _open(self, block: Block) -> _Stripe:
         # Maps are kept from sweep to sweep: a fresh one would fault on every page again.
@@ -107,7 +113,7 @@ class _Stripe:
         """Look at what has changed since the last sweep."""
         self._check = self._block.index not in self._checked
         self._crc32c = 0
-        self._resident = _is_resident(self._ragged.values)
+        self.is_resident = _is_resident(self._ragged.values)
 
     @property
     def num_pieces(self) -> int:
@@ -116,7 +122,7 @@ class _Stripe:
     def read(self, number: int, buffer: ReusableBytes) -> Piece:
         first_edge = number * (PIECE_BYTES // EDGE_BYTES)
         last_edge = min(first_edge + PIECE_BYTES // EDGE_BYTES, self._ragged.values.size)
-        if self._resident:
+        if self.is_resident:
             packed, read_bytes = self._ragged.values[first_edge:last_edge], 0
         else:
             packed, read_bytes = self._read_direct(first_edge, last_edge, buffer)

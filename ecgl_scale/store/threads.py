@@ -6,8 +6,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import cache
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from threadpoolctl import ThreadpoolController
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -16,6 +20,18 @@ Result = TypeVar("Result")
 def available_cores() -> int:
     """Cores this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """numpy's BLAS uses one thread meanwhile: with one for each of ours, sums never depend on how many there are."""
+    limit: AbstractContextManager[Any] = _blas().limit(limits=1, user_api="blas")
+    return limit
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """Finding the libraries of a process takes milliseconds, and numpy's is there from its import on."""
+    return ThreadpoolController()
 
 
 def map_bounded(function: Callable[[Item], Result], items: Iterable[Item], *, threads: int) -> Iterator[Result]:

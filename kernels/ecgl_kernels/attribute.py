@@ -145,17 +145,20 @@ def evaluate_csr(
     indptr: NDArray[np.int64],
     indices: Columns,
     values: NDArray[np.float32],
-    first: int,
-    last: int,
+    columns: tuple[int, int],
+    factors: tuple[float, float],
     linear: Vector,
     strip: Vector,
     totals: Vector,
 ) -> None:
     """Add to ``totals`` the terms of x.b + x^T C x whose larger column k is in the strip, k ascending.
 
-    C is symmetric: what lies left of its diagonal counts twice. Strips that follow each other go on with the same sum,
-    so the bits do not depend on where they are cut.
+    ``columns`` are the strip's first k and the one after its last; b and C are ``linear`` and ``strip`` times their
+    ``factors``. C is symmetric: what lies left of its diagonal counts twice. Strips that follow each other go on with
+    the same sum, so the bits do not depend on where they are cut.
     """
+    first, last = columns
+    of_linear, of_strip = factors
     start = first * (first + 1) // 2
     for i in range(indptr.size - 1):
         begin, end = indptr[i], indptr[i + 1]
@@ -171,5 +174,5 @@ def evaluate_csr(
             left = 0.0
             for q in range(begin, p):
                 left += strip[place + np.int64(indices[q])] * np.float64(values[q])
-            total += value * (linear[k - first] + 2.0 * left + strip[place + k] * value)
+            total += value * (of_linear * linear[k - first] + of_strip * (2.0 * left + strip[place + k] * value))
         totals[i] = total

@@ -151,6 +151,19 @@ def test_tensors_and_arrays_are_the_same_weights(graph, tmp_path):
     np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.parametrize("features", ["dense", "sparse"])
+def test_weights_that_lie_by_columns_are_the_same_weights(tmp_path, features):
+    graph = random_graph(tmp_path / "g", features=features)
+    by_rows = layers_of(10, 16, 5)
+    by_columns = [(np.asfortranarray(weight), bias) for weight, bias in by_rows]
+    chosen = InferSettings(backend="numba", partitions=2)
+    first, second = (
+        infer_logits(graph, layers, settings=chosen, work_directory=tmp_path / "work").logits
+        for layers in (by_rows, by_columns)
+    )
+    assert first.tobytes() == second.tobytes()
+
+
 def test_progress_counts_partitions_of_all_steps(graph, tmp_path):
     events = []
     chosen = InferSettings(backend="numba", partitions=3)

@@ -119,7 +119,7 @@ def test_sparse_rows_give_the_dense_sums_and_strips_the_same_bits(num_rows, num_
         for first, last in itertools.pairwise(bounds):
             linear, strip = np.zeros(last - first), np.zeros((last * (last + 1) - first * (first + 1)) // 2)
             accumulate_csr(*csr, exponents, first, last, linear, strip)
-            evaluate_csr(*csr, first, last, linear, strip, totals)
+            evaluate_csr(*csr, (first, last), (1.0, 1.0), linear, strip, totals)
             linears.append(linear)
             strips.append(strip)
         results.append((np.concatenate(linears), np.concatenate(strips), totals))
@@ -139,7 +139,7 @@ def test_sparse_rows_may_lie_past_two_to_the_31_values():
     exponents, linear, strip, totals = np.empty(1), np.zeros(3), np.zeros(6), np.zeros(1)
     weigh_csr(indptr, values, 0.1, exponents)
     accumulate_csr(indptr, indices, values, exponents, 0, 3, linear, strip)
-    evaluate_csr(indptr, indices, values, 0, 3, linear, strip, totals)
+    evaluate_csr(indptr, indices, values, (0, 3), (1.0, 1.0), linear, strip, totals)
     weight = math.exp(-0.5)
     assert exponents[0] == pytest.approx(0.5)
     np.testing.assert_allclose(linear, [weight, 0, 2 * weight])
