@@ -273,8 +273,14 @@ def run(jobs: Sequence[Job], record: Record, *, processes: int = 1, again: bool 
         return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         running = {pool.submit(run_job, job): job for job in waiting}
-        for done in as_completed(running):
-            _finish(record, running[done], done.result())
+        try:
+            for done in as_completed(running):
+                _finish(record, running[done], done.result())
+        except BaseException:
+            pool.shutdown(
+                wait=False, cancel_futures=True
+            )  # or hours of runs would go on, and nobody take their results
+            raise
 
 
 def _finish(record: Record, job: Job, result: dict[str, Any]) -> None:

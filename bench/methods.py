@@ -1,0 +1,128 @@
+"""Every method on the same streams, both settings, five seeds: accuracy, time, what it keeps and its peak memory.
+
+    python -m bench.methods [--graphs ...] [--methods ...] [--settings ...] [--seeds 0-4] [--jobs 2]
+    python -m bench.methods --table      the tables of README.md, from the record
+
+One ``ecgl sweep`` a graph. All methods have the features, the normalisation and the loss of the preset ``plus``, and
+are trained as GCN on the task graph, as in their papers; ``ecgl`` is trained as MLP, and once more as GCN. Their own
+settings are their papers', but for CaT's steps. The sweep's directory is kept: the same command goes on with it.
+Times are those of runs beside each other, unless ``--jobs 1``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench import harness
+from bench.accuracy import DATA, GRAPHS, SETTINGS, ingest
+from bench.methods_table import render
+
+AS_GCN = {"learn.train_as": "gcn"}
+METHODS: dict[str, dict[str, Any]] = {
+    "finetune": {"method": "finetune", **AS_GCN},
+    "joint": {"method": "joint", **AS_GCN},
+    "ecgl": {"method": "ecgl"},
+    "ecgl_gcn": {"method": "ecgl", **AS_GCN},
+    "ergnn": {"method": "ergnn", **AS_GCN},
+    "ssm": {"method": "ssm", **AS_GCN},
+    "lwf": {"method": "lwf", **AS_GCN},
+    "ewc": {"method": "ewc", **AS_GCN},
+    "mas": {"method": "mas", **AS_GCN},
+    "gem": {"method": "gem", **AS_GCN},
+    "twp": {"method": "twp", **AS_GCN},
+    "dygrain": {"method": "dygrain", **AS_GCN},
+    "continualgnn": {"method": "continualgnn", **AS_GCN},
+    "cat": {"method": "cat", "cat.steps": 100, **AS_GCN},
+}
+EPOCHS = {"coauthor_cs": 50, "amazon_computers": 50, "debian_packages": 20}
+"""A task; debian has 14 of them."""
+
+
+def write_config(graph: str, methods: Sequence[str], settings: Sequence[str], *, store: Path, path: Path) -> None:
+    """The config of a graph's sweep."""
+    of_graph = GRAPHS[graph]
+    keys = {key.removeprefix("tasks."): yaml.safe_load(value) for key, value in (t.split("=") for t in of_graph.tasks)}
+    config = {
+        "store": str(store),
+        "preset": "plus",
+        "tasks": keys,
+        "learn": {"epochs": EPOCHS[graph]},
+        "bank": {"budget": of_graph.budget},
+        "sweep": {"variants": {name: METHODS[name] for name in methods}, "grid": {"setting": list(settings)}},
+    }
+    path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+
+
+def collect(graph: str, directory: Path) -> list[dict[str, Any]]:
+    """A row for each method and setting that has finished runs."""
+    sweep = json.loads((directory / "sweep.json").read_text(encoding="utf-8"))
+    rows = []
+    for combination in sweep["combinations"]:
+        finished = [run for run in combination["runs"] if run["status"] == "finished"]
+        if finished:
+            kept = [_kept_bytes(directory / run["path"]) for run in finished]
+            measures = {name: combination[name] for name in ("aa", "af", "train_ms_per_epoch", "inference_ms")}
+            rows.append(
+                {
+                    "graph": graph,
+                    "method": combination["variant"],
+                    "setting": combination["setting"],
+                    "settings": combination["settings"],
+                    "epochs": EPOCHS[graph],
+                    "seeds": [run["seed"] for run in finished],
+                    **measures,
+                    "kept_bytes": statistics.fmean(kept),
+                    "peak_bytes": max(run["peak_bytes"] for run in finished),
+                    "failed": [run["message"] for run in combination["runs"] if run["status"] == "failed"],
+                }
+            )
+    return rows
+
+
+def _kept_bytes(run: Path) -> int:
+    """Bytes on disk of the bank and of the method's own state after the last task."""
+    states = sorted((run / "weights").glob("method-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
+    return sum(path.stat().st_size for path in (run / "bank.arrow", *states[-1:]) if path.exists())
+
+
+def main() -> None:
+    """Run the case and keep its record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", nargs="+", choices=list(EPOCHS), default=list(EPOCHS))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--seeds", default="0-4")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--table", action="store_true", help="Print the record as Markdown and run nothing.")
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--work", type=Path, default=harness.DEFAULT_WORK / "methods")
+    arguments = parser.parse_args()
+    record = harness.RESULTS / "methods.json"
+    rows: list[dict[str, Any]] = json.loads(record.read_text(encoding="utf-8"))["rows"] if record.exists() else []
+    if arguments.table:
+        print(render(rows))
+        return
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    for graph in arguments.graphs:
+        config, out = arguments.work / f"{graph}.yaml", arguments.work / graph
+        store = ingest(graph, arguments.data, arguments.work).absolute()
+        write_config(graph, arguments.methods, arguments.settings, store=store, path=config)
+        options = ["--seeds", arguments.seeds, "--jobs", str(arguments.jobs), "--out", str(out)]
+        done = subprocess.run(harness.ecgl("sweep", str(config), *options), check=False)
+        rows = [row for row in rows if row["graph"] != graph] + collect(graph, out)
+        harness.save("methods", {"accuracy": "macro, percent, test nodes", "rows": rows})
+        if done.returncode:
+            sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()
