@@ -277,9 +277,8 @@ def run(jobs: Sequence[Job], record: Record, *, processes: int = 1, again: bool 
             for done in as_completed(running):
                 _finish(record, running[done], done.result())
         except BaseException:
-            pool.shutdown(
-                wait=False, cancel_futures=True
-            )  # or hours of runs would go on, and nobody take their results
+            # Else the other runs would go on for hours, and nobody would take their results.
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
