@@ -17,6 +17,9 @@ CASES = (
     "rank_products",
     "epoch",
     "inference",
+    "accuracy",
+    "methods",
+    "methods_products",
 )
 
 

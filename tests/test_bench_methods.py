@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import harness, methods
+from bench import harness, methods, methods_products
 from bench.accuracy import GRAPHS, Graph
 from bench.methods_table import render
 from ecgl_scale.learn.methods import METHODS
@@ -35,3 +35,14 @@ def test_a_sweep_becomes_a_record_and_a_table(tmp_path: Path, monkeypatch: pytes
     table = render(json.loads(json.dumps(rows)))
     assert "tiny, 2 epochs a task" in table
     assert table.count("\n| ") == 3
+
+
+def test_the_products_case_tells_time_and_peak_of_every_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = {name: methods_products.METHODS[name] for name in ("ecgl", "cat")}
+    monkeypatch.setattr(methods_products, "METHODS", some)
+    graph = ("--nodes", "300", "--classes", "4", "--features", "8")
+    result = methods_products.run(tmp_path, graph, memory="1GiB", epochs=1, cat_steps=2)
+    assert set(result["methods"]) == {"ecgl", "cat"}
+    assert result["all_within_budget"]
+    assert all(row["num_tasks"] == 2 and row["seconds"] > 0 for row in result["methods"].values())
+    assert [path.name for path in tmp_path.iterdir()] == ["products.yaml"]
