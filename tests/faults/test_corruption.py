@@ -33,7 +33,7 @@ RANGE_ROWS = 1 << 16
 NUM_NODES = 2 * RANGE_ROWS + 500
 """Three blocks of edges, of which the first two are equally large."""
 TINY_NODES = 700
-FLIPS_PER_STORE = 260
+FLIPS_PER_STORE = 130
 KINDS = ("dense", "sparse")
 
 
