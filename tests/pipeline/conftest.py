@@ -1,36 +1,15 @@
-"""Stores and a cache of task graphs that all tests of this folder share, as runs share one."""
+"""A store of three tasks that all tests of this folder share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.pipeline.streams import Drawn, draw_graph, write_store
+from tests.pipeline.store_fixtures import cache, one_thread, store
+from tests.pipeline.streams import Drawn, draw_graph
+
+__all__ = ["cache", "drawn", "one_thread", "store"]
 
 
 @pytest.fixture(scope="session")
 def drawn() -> Drawn:
     return draw_graph()
-
-
-@pytest.fixture(scope="session")
-def store(drawn: Drawn, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_store(tmp_path_factory.mktemp("store") / "graph.ecgl", drawn)
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models of a few thousand weights are quicker with one thread than with two that wait for each other."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -62,6 +62,26 @@ def gradients_of(learner: Learner) -> list[torch.Tensor]:
     return [parameter.grad.clone() for parameter in learner.weights.parameters()]
 
 
+def outputs_of(learner: Learner, segment: Any) -> torch.Tensor:
+    """Of all classes, for the rows of a segment; with a graph if it is trained as one."""
+    if learner.config.learn.train_as == "gcn":
+        outputs: torch.Tensor = segment.outputs(learner.weights, slice(None))
+        return outputs
+    return learner.weights.mlp(torch.from_numpy(segment.rows.read(0, segment.num_rows)))
+
+
+def row_losses(learner: Learner, segment: Any) -> torch.Tensor:
+    """CE of each row among the segment's columns, by autograd."""
+    columns = np.flatnonzero(segment.columns)
+    labels = torch.from_numpy(np.searchsorted(columns, segment.labels))
+    return torch.nn.functional.cross_entropy(outputs_of(learner, segment)[:, columns], labels, reduction="none")
+
+
+def batch_loss(learner: Learner, segment: Any) -> torch.Tensor:
+    """Their sum by the segment's coefficients."""
+    return (row_losses(learner, segment) * torch.from_numpy(segment.coefficients)).sum()
+
+
 def check_whole_run(config: RunConfig, path: Path) -> dict[str, Any]:
     """It ends, and everything it says is finite."""
     results = run(config, path)

@@ -9,12 +9,14 @@ import torch
 from ecgl_scale.learn.fisher import row_squares
 from tests.learn.methods.learning import (
     SETTINGS,
+    batch_loss,
     begin,
     check_goes_on,
     check_whole_run,
     gradients_of,
     learn,
     new_learner,
+    row_losses,
     small_config,
     train,
     weights_of,
@@ -25,17 +27,6 @@ def task_segment(learner, index):
     learner.context.task = learner.stream[index]
     (segment,) = learner.method.segments(learner.context)
     return segment
-
-
-def row_losses(learner, segment):
-    """CE of each row, by autograd."""
-    if learner.config.learn.train_as == "gcn":
-        logits = segment.outputs(learner.weights, slice(None))
-    else:
-        logits = learner.weights.mlp(torch.from_numpy(segment.rows.read(0, segment.num_rows)))
-    columns = np.flatnonzero(segment.columns)
-    labels = torch.from_numpy(np.searchsorted(columns, segment.labels))
-    return torch.nn.functional.cross_entropy(logits[:, columns], labels, reduction="none")
 
 
 def naive_fisher(learner, segment):
@@ -50,8 +41,7 @@ def naive_fisher(learner, segment):
 
 
 def naive_batch(learner, segment):
-    losses = row_losses(learner, segment)
-    loss = (losses * torch.from_numpy(segment.coefficients)).sum()
+    loss = batch_loss(learner, segment)
     return [gradient**2 for gradient in torch.autograd.grad(loss, learner.weights.parameters())]
 
 

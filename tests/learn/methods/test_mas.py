@@ -13,6 +13,7 @@ from tests.learn.methods.learning import (
     check_whole_run,
     learn,
     new_learner,
+    outputs_of,
     small_config,
     train,
     weights_of,
@@ -24,10 +25,7 @@ def naive_importance(learner, index):
     task = learner.stream[index]
     learner.context.task = task
     (segment,) = learner.context.segments([task], None)
-    if learner.config.learn.train_as == "gcn":
-        z = segment.outputs(learner.weights, slice(None))
-    else:
-        z = learner.weights.mlp(torch.from_numpy(segment.rows.read(0, segment.num_rows)))
+    z = outputs_of(learner, segment)
     columns = task.positions if learner.config.setting == "task-il" else learner.stream.seen_positions(task)
     return [gradient**2 for gradient in torch.autograd.grad((z[:, columns] ** 2).mean(), learner.weights.parameters())]
 

@@ -9,6 +9,7 @@ import torch
 from ecgl_scale.errors import UsageError
 from tests.learn.methods.learning import (
     SETTINGS,
+    batch_loss,
     begin,
     check_goes_on,
     check_whole_run,
@@ -21,19 +22,6 @@ from tests.learn.methods.learning import (
 
 LOSS, TOPOLOGY = 3.0, 5.0
 KEYS = (f"twp.lambda_loss={LOSS}", f"twp.lambda_topology={TOPOLOGY}")
-
-
-def batch_loss(learner, segment, *, weights=None):
-    """The CE by autograd."""
-    model = learner.weights if weights is None else weights
-    if learner.config.learn.train_as == "gcn":
-        logits = segment.outputs(model, slice(None))
-    else:
-        logits = model.mlp(torch.from_numpy(segment.rows.read(0, segment.num_rows)))
-    columns = np.flatnonzero(segment.columns)
-    labels = torch.from_numpy(np.searchsorted(columns, segment.labels))
-    losses = torch.nn.functional.cross_entropy(logits[:, columns], labels, reduction="none")
-    return (losses * torch.from_numpy(segment.coefficients)).sum()
 
 
 def topology_norm(learner, task, *, after_messages):
