@@ -20,6 +20,7 @@ CASES = (
     "accuracy",
     "methods",
     "methods_products",
+    "paper",
 )
 
 

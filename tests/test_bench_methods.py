@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import harness, methods, methods_products
+from bench import harness, methods, methods_products, paper
 from bench.accuracy import GRAPHS, Graph
 from bench.methods_table import render
 from ecgl_scale.learn.methods import METHODS
@@ -46,3 +46,21 @@ def test_the_products_case_tells_time_and_peak_of_every_method(tmp_path: Path, m
     assert result["all_within_budget"]
     assert all(row["num_tasks"] == 2 and row["seconds"] > 0 for row in result["methods"].values())
     assert [path.name for path in tmp_path.iterdir()] == ["products.yaml"]
+
+
+def test_the_papers_tables_are_swept_and_reported_by_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    text = (paper.CONFIGS / "table-running-time.yaml").read_text(encoding="utf-8")
+    (configs / "table-running-time.yaml").write_text(text.replace("classes_per_task: 3", "classes_per_task: 2"))
+    monkeypatch.setattr(paper, "CONFIGS", configs)
+    store = tmp_path / "tiny.ecgl"
+    size = ("--nodes", "300", "--classes", "4", "--features", "8")
+    subprocess.run(harness.ecgl("--quiet", "generate", "sbm", str(store), *size), check=True)
+    result = paper.run(store, tmp_path, ["learn.epochs=1", "bank.budget=20"], seeds="0", jobs=1)
+    (rows,) = result["sweeps"].values()
+    assert [row["name"] for row in rows] == ["E-CGL", "trained-as-GCN"]
+    assert all(row["train_ms_per_epoch"] > 0 for row in rows)
+    assert result["report_bytes"] > 10_000
