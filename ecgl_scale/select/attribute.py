@@ -65,7 +65,7 @@ def attribute_vector(
 
     Memory
     ------
-    Dense: ``8 N + threads * 2 chunk_bytes + K^2 (12 + 4 (threads + 2) chunks a unit)`` and a reserve, where a chunk has
+    Dense: ``8 N + threads * 3 chunk_bytes + K^2 (12 + 4 (threads + 2) chunks a unit)`` and a reserve, where a chunk has
     4,096 rows of float32 and a unit 8 MiB; ``threads`` shrink to fit the budget. Sparse: ``16 N`` + one strip of C;
     see ``attribute_sparse``.
     """

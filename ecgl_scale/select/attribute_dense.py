@@ -1,10 +1,9 @@
 """The attribute vector of dense features, streamed from a store or in memory: two passes, most of it in BLAS.
 
-The first pass sums a, b and C, the second evaluates. A thread takes a unit of a few chunks, maps the files that hold
-its rows and copies them chunk by chunk, to work on them while they are in cache; the system reads the next units
-meanwhile. The first pass compares every byte with the manifest. Chunks have 4,096 rows counted from row 0, each is
-worked on with one BLAS thread, and they are added up in float64 in chunk order: the result is the same bits for any
-block size and any number of threads.
+The first pass sums a, b and C, the second evaluates. A thread takes a unit of a few chunks, reads its rows chunk by
+chunk and works on them while they are in cache; the system reads the next units meanwhile. The first pass compares
+every byte with the manifest. Chunks have 4,096 rows counted from row 0, each is worked on with one BLAS thread, and
+they are added up in float64 in chunk order: the result is the same bits for any block size and any number of threads.
 Memory: see ``dense_bytes``.
 """
 
@@ -30,7 +29,7 @@ from ecgl_scale.units import MIB, format_bytes
 CHUNK_ROWS = 4096
 """Long enough for BLAS to reach its speed, short enough for a chunk of 100 columns to stay in cache."""
 UNIT_BYTES = 8 * MIB
-"""Rows of several chunks are mapped together: a mapping costs about as much as the work on some hundred rows."""
+"""Several chunks are a thread's at once: the store's own chunks end elsewhere, and are read whole at both ends."""
 UNITS_AHEAD = 4
 """How far the system is asked to read ahead of the threads."""
 MAX_EXPONENT = 700.0
@@ -71,8 +70,9 @@ class _ChunkSums:
 
 @dataclass(frozen=True)
 class _Scratch:
-    """A thread's own memory: the rows as float32 (empty where they are in memory as such), what is made of them."""
+    """A thread's own memory: what is read, the rows as float32 (both empty where not needed), what is made of them."""
 
+    read: NDArray[np.uint8]
     rows: NDArray[np.float32]
     made: NDArray[np.float32]
 
@@ -96,8 +96,9 @@ class DensePasses:
         shape = (min(CHUNK_ROWS, self.num_rows), self.num_features)
         self._scratch: SimpleQueue[_Scratch] = SimpleQueue()
         for _ in range(threads):
+            read = source.chunk_buffer() if isinstance(source, DenseFeatures) else np.empty(0, np.uint8)
             rows = np.empty((0, 0) if self._is_ready else shape, np.float32)
-            self._scratch.put(_Scratch(rows, np.empty(shape, np.float32)))
+            self._scratch.put(_Scratch(read, rows, np.empty(shape, np.float32)))
 
     @classmethod
     def plan(
@@ -205,7 +206,7 @@ class DensePasses:
         ahead = min(start + UNITS_AHEAD * self._unit_rows, self.num_rows)
         self._source.will_need(ahead, min(ahead + self._unit_rows, self.num_rows))
         first = start
-        for piece_start, piece in self._source.mapped_span(start, stop, check=check):
+        for piece_start, piece in self._source.read_span(start, stop, scratch.read, check=check):
             done = 0
             while done < len(piece):
                 place = piece_start + done - first
@@ -231,11 +232,12 @@ def _is_ready(source: DenseFeatures | FloatArray) -> bool:
 def dense_bytes(source: DenseFeatures | FloatArray, *, threads: int) -> int:
     """Memory of the dense passes on top of what the process holds.
 
-    8 N + threads * 2 chunk_bytes + K^2 (12 + 4 (threads + 2) chunks a unit) + RESERVE_BYTES, a chunk being 4,096 rows
-    of float32; one a thread where rows are in memory as float32.
+    8 N + threads * (2 chunk_bytes + a stored chunk) + K^2 (12 + 4 (threads + 2) chunks a unit) + RESERVE_BYTES, a chunk
+    being 4,096 rows of float32; one a thread where rows are in memory as float32.
     """
     num_rows, num_features = shape_of(source)
     per_thread = min(CHUNK_ROWS, num_rows) * num_features * (4 if _is_ready(source) else 8)
+    per_thread += source.chunk_buffer_bytes if isinstance(source, DenseFeatures) else 0
     # C in float64 and in float32, and the chunks' sums: of a unit a thread, one waiting and one being added.
     sums = num_features**2 * (8 + 4 + 4 * (threads + 2) * (_unit_rows(num_features) // CHUNK_ROWS))
     return 8 * num_rows + threads * per_thread + sums + RESERVE_BYTES

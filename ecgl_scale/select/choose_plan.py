@@ -13,7 +13,7 @@ from ecgl_scale.select.attribute_dense import RESERVE_BYTES as ATTRIBUTE_RESERVE
 from ecgl_scale.select.attribute_dense import dense_bytes
 from ecgl_scale.select.attribute_sparse import MAX_STRIPS
 from ecgl_scale.select.choose import ChooseSettings
-from ecgl_scale.select.columns import READ_CHUNKS, SPARSE_SCRATCH_BYTES, SPARSE_VALUE_BYTES
+from ecgl_scale.select.columns import SPARSE_SCRATCH_BYTES, SPARSE_VALUE_BYTES
 from ecgl_scale.select.diversity import RESERVE_BYTES as DIVERSITY_RESERVE_BYTES
 from ecgl_scale.select.pagerank import planned_bytes
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout
@@ -117,7 +117,7 @@ def _diversity_bytes(num_nodes: int, num_features: int, num_values: int | None, 
     if not num_features:
         return fixed, fixed
     features = _features_of(num_nodes, num_features)
-    readers = threads * features.span_bytes(READ_CHUNKS * features.layout.rows_per_chunk)
+    readers = threads * features.chunk_buffer_bytes
     whole = 4 * num_nodes * num_features
     return fixed + min(16 * num_nodes + readers, whole), fixed + whole
 

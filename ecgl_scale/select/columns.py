@@ -2,9 +2,9 @@
 
 A distance is a sum over columns, so a few columns of everybody are enough to work on at a time; how many fit decides
 how often features and edges are read. Loading streams the stored rows and keeps the wanted columns. The first loading
-checks every byte; later ones take the columns from the page cache without copying, or checking, the rest of the row.
+checks every byte; later ones read without checking.
 
-Memory: dense ``num_nodes * columns * itemsize`` and, where not all columns fit, a few stored chunks a reader; sparse
+Memory: dense ``num_nodes * columns * itemsize`` and, where not all columns fit, a stored chunk a reader; sparse
 ``8 bytes a value + 8 a node`` and 13 bytes a column and thread.
 """
 
@@ -35,8 +35,6 @@ STAGE = "the diversity ranking"
 LINE_BYTES = 64
 """Rows of whole cache lines are gathered fastest: slices are as wide as that, where there is a choice."""
 COPY_ROWS = 1 << 16
-READ_CHUNKS = 2
-"""Read at once, before their columns are taken: about as much as a cache holds."""
 SPARSE_VALUE_BYTES, SPARSE_ROW_BYTES, SPARSE_SCRATCH_BYTES = 8, 8, 13
 DENSE_DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
 
@@ -108,9 +106,8 @@ class DenseColumns:
         room = budget.total_bytes - base_bytes
         reader_bytes = 0
         if isinstance(self._features, DenseFeatures) and (first or wanted * column_bytes > room):
-            reader_bytes = threads * self._features.span_bytes(
-                _read_rows(self._features)
-            )  # else whole rows go straight to their places
+            # Else whole rows go straight to their places.
+            reader_bytes = threads * self._features.chunk_buffer_bytes
         smallest = min(UNIT_COLUMNS, wanted) * column_bytes + reader_bytes
         what = f"{min(UNIT_COLUMNS, wanted)} columns of {num_nodes:,} nodes and read buffers"
         _refuse_unless(budget, base_bytes, smallest, what)
@@ -155,19 +152,13 @@ class DenseColumns:
         def keep(start: int, rows: NDArray[Any]) -> None:
             copy_columns(rows.view(bits), first, held[start : start + len(rows)].view(bits))
 
-        def read_checked(reader: int) -> None:
-            step = _read_rows(features)
-            buffer = features.span_buffer(step)
+        def read(reader: int) -> None:
+            buffer = features.chunk_buffer()
             for block in blocks[reader::threads]:
-                for start in range(block.start, block.stop, step):
-                    keep(start, features.read_span(start, min(start + step, block.stop), buffer))
-
-        def read_again(reader: int) -> None:
-            for block in blocks[reader::threads]:
-                for start, rows in features.mapped_span(block.start, block.stop, check=False):
+                for start, rows in features.read_span(block.start, block.stop, buffer, check=not self._is_checked):
                     keep(start, rows)
 
-        for _ in map_bounded(read_again if self._is_checked else read_checked, range(threads), threads=threads):
+        for _ in map_bounded(read, range(threads), threads=threads):
             pass
         self._is_checked = True
 
@@ -178,10 +169,6 @@ class DenseColumns:
         """Add the squared distances over the held columns."""
         target = squared[edges.first_row : edges.stop_row]
         add_distances(edges.indptr, edges.indices, self._held, edges.first_row, include_self, target)
-
-
-def _read_rows(features: DenseFeatures) -> int:
-    return READ_CHUNKS * features.layout.rows_per_chunk
 
 
 def _as_seen(array: NDArray[Any]) -> NDArray[Any]:

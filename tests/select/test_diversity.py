@@ -125,7 +125,7 @@ def test_a_small_budget_is_refused_with_one_that_works(graphs, kind):
 
 def test_slices_are_as_wide_as_the_budget_allows(graphs, monkeypatch):
     readers, column = 2 * 20_000, 3000 * 4
-    monkeypatch.setattr(DenseFeatures, "span_bytes", lambda self, num_rows: 20_000)
+    monkeypatch.setattr(DenseFeatures, "chunk_buffer_bytes", 20_000)
     columns = DenseColumns(graphs["dense"][0].features)
 
     def widths(columns_that_fit, read_bytes):

@@ -10,6 +10,7 @@ from bench import diversity
 from tests.bench_children import run_here
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")  # torch's, of a peer, once a process
 def test_all_candidates_score_the_same_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dgl", reason="DGL has no wheel for this Python")
     monkeypatch.setattr(diversity, "run_measured", run_here(but_not="streamed"))
