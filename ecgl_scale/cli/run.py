@@ -98,11 +98,12 @@ def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunC
 
 
 def _print_results(results: dict[str, Any], out: Path) -> None:
+    from ecgl_scale.pipeline.results import summary
+
     matrix = results["matrix"]
     print("accuracy (macro, %) after each task (row) on each task (column)")
     for number, row in enumerate(matrix):
         shown = "".join("      " if value is None else f"{value:6.1f}" for value in row)
         print(f"{number:>4} {shown}")
-    forgetting = "-" if results["af"] is None else f"{results['af']:.1f}"
-    print(f"{results['method']} ({results['preset']}, {results['setting']}): AA {results['aa']:.1f}, AF {forgetting}")
+    print(f"{results['method']} ({results['preset']}, {results['setting']}): {summary(results)}")
     print(f"results: {out / 'results.json'}")

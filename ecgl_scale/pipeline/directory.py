@@ -1,7 +1,7 @@
 """The directory of a run: whose it is, who may write to it, and what others read in it.
 
 config.yaml  plan.json  state.json  split.parquet  weights/  bank.arrow  results.json  metrics.parquet
-events.jsonl  memory.jsonl
+events.jsonl  memory.jsonl  run.log
 """
 
 from __future__ import annotations

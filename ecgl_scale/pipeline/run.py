@@ -19,12 +19,14 @@ from ecgl_scale.pipeline.clock import StageClock
 from ecgl_scale.pipeline.directory import EventLog, RunDirectory
 from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.plan import plan_run
-from ecgl_scale.pipeline.results import make_results, write_metrics
+from ecgl_scale.pipeline.results import make_results, summary, write_metrics
+from ecgl_scale.pipeline.run_log import LOG_NAME, RunLog
 from ecgl_scale.pipeline.setup import open_store, store_id, task_stream
 from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.events import (
     EpochFinished,
+    Event,
     EventSink,
     RunStopped,
     StageStarted,
@@ -49,7 +51,8 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSi
         A stage needs more than the budget; nothing has been written.
     """
     graph = open_store(config)
-    stream = task_stream(graph, config, on_event)
+    early: list[Event] = []
+    stream = task_stream(graph, config, _both(early.append, on_event))
     plan = plan_run(graph, stream, config)
     plan.require()
     directory = RunDirectory.open(out, config, resume=resume)
@@ -59,11 +62,24 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSi
         _refuse_other_store(state, begun, directory.path)
         results = directory.read_results() if state.is_finished else None
         if results is None:
-            results = _run_from(state, config, graph, stream, plan, directory, on_event)
+            with RunLog(directory.path / LOG_NAME, on_event) as log:
+                log.begin(config, state, plan)
+                for event in early:
+                    log.hear(event)
+                results = _run_from(state, config, graph, stream, plan, directory, log)
+                log.say(f"finished: {summary(results)}")
         directory.remove_work()
         return results
     finally:
         directory.close()
+
+
+def _both(first: EventSink, second: EventSink) -> EventSink:
+    def tell(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return tell
 
 
 def _refuse_other_store(state: RunState, begun: RunState, path: Path) -> None:
@@ -96,7 +112,7 @@ def _run_from(
         stream.save(directory.path / "split.parquet")
         state.write(directory.path)
         with timeline, PeakSampler() as sampler:
-            clock = StageClock(state.stages, sampler, log)
+            clock = StageClock(state.stages, sampler, log, plan.planned_bytes)
             learner = Learner(config, graph, stream, directory.path, log)
             state = _learn_tasks(learner, stream, state, clock, Checkpoints(directory.path), log)
         results = make_results(config, stream, replace(state, stages=clock.records), plan)

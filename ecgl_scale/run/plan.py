@@ -41,6 +41,11 @@ class MemoryPlan:
         return self.held_bytes + max((stage.host_bytes for stage in self.stages), default=0)
 
     @property
+    def planned_bytes(self) -> dict[str, int]:
+        """The peak of the process in each stage."""
+        return {stage.stage: self.held_bytes + stage.host_bytes for stage in self.stages}
+
+    @property
     def fits(self) -> bool:
         """Whether every stage stays within the budget."""
         return self.peak_bytes <= self.budget.total_bytes
