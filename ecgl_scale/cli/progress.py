@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ecgl_scale.run.events import Event, EventSink, Note, StageFinished, StageStarted, TaskFinished, TaskStarted
 from ecgl_scale.run.memory import own_memory_bytes
-from ecgl_scale.run.progress import PlainLines, Progress, ProgressTracker, format_memory
+from ecgl_scale.run.progress import PlainLines, Progress, ProgressTracker, format_left, format_memory
 from ecgl_scale.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class _Bars:
         self._bars: dict[str, rich.progress.TaskID] = {}
         self._lock = threading.Lock()
         self._began = self._task_began = time.monotonic()
+        self._end: float | None = None
+        """When the run will end, if every task takes as long as those before."""
         self._first_task = self._task_peak_bytes = self._task_planned_bytes = 0
 
     def __call__(self, event: Event) -> None:
@@ -78,10 +80,11 @@ class _Bars:
             completed=progress.done,
             amount=progress.amount if RUN in self._bars else f"{progress.amount}, {format_bytes(own_memory_bytes())}",
             speed=progress.speed,
-            left=_left(progress.seconds_left),
+            left=progress.time_left,
         )
         if RUN in self._bars:
-            self._display.update(self._bars[RUN], amount=format_memory(own_memory_bytes(), self._tracker.planned_bytes))
+            memory = format_memory(own_memory_bytes(), self._tracker.planned_bytes)
+            self._display.update(self._bars[RUN], amount=memory, left=self._run_left())
 
     def _finish(self, event: StageFinished) -> None:
         if RUN in self._bars:
@@ -102,11 +105,15 @@ class _Bars:
 
     def _finish_task(self, event: TaskFinished) -> None:
         now, done = time.monotonic(), event.task + 1
-        a_task = (now - self._began) / (done - self._first_task)
-        self._display.update(self._bars[RUN], completed=done, left=_left((event.num_tasks - done) * a_task))
+        task_seconds = (now - self._began) / (done - self._first_task)
+        self._end = now + (event.num_tasks - done) * task_seconds
+        self._display.update(self._bars[RUN], completed=done, left=self._run_left())
         peak = format_memory(self._task_peak_bytes, self._task_planned_bytes)
         seconds = format_seconds(now - self._task_began)
         self._print(f"{self._tracker.task}: AA {sum(event.accuracies) / done:.1f}, {seconds}, peak {peak}")
+
+    def _run_left(self) -> str:
+        return "" if self._end is None else format_left(max(self._end - time.monotonic(), 0.0))
 
     def _drop_parts(self) -> None:
         """Of a run only what goes on is shown: it has hundreds of parts."""
@@ -115,7 +122,3 @@ class _Bars:
 
     def _print(self, text: str) -> None:
         self._display.console.print(text, markup=False, highlight=False)
-
-
-def _left(seconds: float | None) -> str:
-    return "" if seconds is None else f"{format_seconds(seconds)} left"

@@ -88,6 +88,7 @@ def plan_as_json(plan: MemoryPlan) -> dict[str, Any]:
         "budget_from": plan.budget.origin,
         "held_bytes": plan.held_bytes,
         "peak_bytes": plan.peak_bytes,
+        "seconds": plan.seconds,
         "fits": plan.fits,
         "stages": [asdict(stage) for stage in plan.stages],
     }

@@ -53,12 +53,17 @@ class Progress:
 
     @property
     def speed(self) -> str:
-        """``13.2 epochs/s``; empty where it is not known."""
+        """``13.2/s``; empty where it is not known."""
         if self.rate is None:
             return ""
         if self.unit == "bytes":
             return f"{format_bytes(self.rate)}/s"
-        return f"{self.rate:,.0f} {self.unit}/s" if self.rate >= 100 else f"{self.rate:.3g} {self.unit}/s"
+        return f"{self.rate:,.0f}/s" if self.rate >= 100 else f"{self.rate:.3g}/s"
+
+    @property
+    def time_left(self) -> str:
+        """``40.0 s left``; empty where it is not known."""
+        return "" if self.seconds_left is None else format_left(self.seconds_left)
 
 
 @dataclass
@@ -119,6 +124,11 @@ def format_memory(num_bytes: int, planned_bytes: int) -> str:
     return format_bytes(num_bytes) + (f" of {format_bytes(planned_bytes)} planned" if planned_bytes else "")
 
 
+def format_left(seconds: float) -> str:
+    """``40 s left``; what is below a second changes too quickly to be read."""
+    return f"{format_seconds(seconds)} left" if seconds >= 1 else "< 1 s left"
+
+
 class PlainLines:
     """Says a line when a step, or a stage outside of steps, ends, and every 30 s within a long one. Thread-safe."""
 
@@ -146,9 +156,7 @@ class PlainLines:
     def _line(self, progress: Progress) -> str:
         share = f" ({progress.done / progress.total:.0%})" if progress.total else ""
         parts = [f"{self._place}{progress.stage}: {progress.amount}{share}"]
-        parts += [progress.speed] if progress.speed else []
-        if progress.seconds_left is not None:
-            parts.append(f"{format_seconds(progress.seconds_left)} left")
+        parts += [text for text in (progress.speed, progress.time_left) if text]
         memory = format_memory(own_memory_bytes(), self._tracker.planned_bytes)
         return ", ".join([*parts, f"memory {memory}"])
 
