@@ -54,3 +54,14 @@ def format_bytes(num_bytes: float) -> str:
 def format_count(number: int) -> str:
     """Write a count with thousands separators."""
     return f"{number:,}"
+
+
+def format_seconds(seconds: float) -> str:
+    """0.8 ms, 12.3 s, 4 min 05 s, 3 h 07 min."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 import sys
-import tempfile
-import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -39,10 +36,11 @@ assert torch.allclose(layer(graph, x), normalised @ x @ layer.weight + layer.bia
 
 def doctor(as_json: Json = False) -> None:
     """Show versions, threads, memory limits, whether DGL works, and the disk's speed."""
+    from ecgl_scale.run.disk_speed import measure_disk
     from ecgl_scale.run.memory import MemoryBudget, find_limits
     from ecgl_scale.store.threads import available_cores
 
-    write_rate, read_rate = measure_disk(Path.cwd())
+    speed = measure_disk(Path.cwd(), DISK_TEST_BYTES)
     budget = MemoryBudget.of(None)
     found: dict[str, Any] = {
         "ecgl_scale": __version__,
@@ -53,7 +51,7 @@ def doctor(as_json: Json = False) -> None:
         "memory_limits": {limit.origin: limit.limit_bytes for limit in find_limits()},
         "memory_budget_bytes": budget.total_bytes,
         "dgl": check_dgl(),
-        "disk": {"path": str(Path.cwd()), "write_bytes_per_second": write_rate, "read_bytes_per_second": read_rate},
+        "disk": {"path": str(Path.cwd()), "write_bytes_per_second": speed.write, "read_bytes_per_second": speed.read},
     }
     if as_json:
         print_json(found)
@@ -68,7 +66,8 @@ def doctor(as_json: Json = False) -> None:
             "memory limits": ", ".join(limits),
             "default budget": f"{format_bytes(budget.total_bytes)} ({budget.origin})",
             "dgl": found["dgl"],
-            "disk here": f"writes {format_bytes(write_rate)}/s, reads {format_bytes(read_rate)}/s, past the page cache",
+            "disk here": f"writes {format_bytes(speed.write)}/s, reads {format_bytes(speed.read)}/s"
+            ", past the page cache",
         }
     )
 
@@ -94,27 +93,3 @@ def check_dgl() -> str:
         return "works: GraphConv equals torch on a five-node graph"
     reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return f"broken: {reason}; everything works without it"
-
-
-def measure_disk(directory: Path) -> tuple[float, float]:
-    """Bytes a second of sequential writing and reading in ``directory``; the test file is removed."""
-    from ecgl_scale.run.durable import DurableWriter, aligned_bytes, open_direct
-
-    block = aligned_bytes(8 * MIB)
-    block[:] = 1
-    with tempfile.TemporaryDirectory(prefix=".ecgl-doctor-", dir=directory) as folder:
-        path = Path(folder) / "speed"
-        started = time.perf_counter()
-        with DurableWriter(path) as sink:
-            for _ in range(DISK_TEST_BYTES // block.size):
-                sink.write(block)
-            sink.finish()
-        written = time.perf_counter()
-        descriptor = open_direct(path, os.O_RDONLY)
-        try:
-            while os.readv(descriptor, [block.data]):
-                pass
-        finally:
-            os.close(descriptor)
-        read = time.perf_counter()
-    return DISK_TEST_BYTES / (written - started), DISK_TEST_BYTES / (read - written)

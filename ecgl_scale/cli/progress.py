@@ -1,4 +1,4 @@
-"""Subscribers that show a job's progress: rich bars on a terminal, plain lines in a file."""
+"""Shows a job's progress where stderr goes: bars on a terminal, plain lines in a file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from ecgl_scale.run.events import BlockFinished, Event, EventSink, Note, StageFinished, StageStarted
+from ecgl_scale.run.events import Event, EventSink, Note, StageFinished, StageStarted, TaskFinished, TaskStarted
 from ecgl_scale.run.memory import own_memory_bytes
-from ecgl_scale.units import format_bytes, format_count
+from ecgl_scale.run.progress import PlainLines, Progress, ProgressTracker, format_left, format_memory
+from ecgl_scale.units import format_bytes, format_seconds
 
-LINE_EVERY_SECONDS = 30.0
+if TYPE_CHECKING:
+    import rich.progress
+
+RUN = "run"
 _log = logging.getLogger("ecgl_scale.progress")
 
 
@@ -20,73 +25,100 @@ _log = logging.getLogger("ecgl_scale.progress")
 def progress_sink(*, bars: bool) -> Iterator[EventSink]:
     """The subscriber that fits where stderr goes."""
     if not bars:
-        yield _PlainLines()
+        yield PlainLines(lambda line: _log.info("%s", line))
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Display
 
+    names = ("amount", "speed", "left")
     columns = [
-        TextColumn("{task.description:<22}"),
-        BarColumn(),
-        TextColumn("{task.fields[count]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[memory]}"),
+        TextColumn("{task.description:<20}"),
+        BarColumn(bar_width=10),
+        *(TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in names),
     ]
-    with Progress(*columns, console=Console(stderr=True)) as shown:
-        tasks: dict[str, TaskID] = {}
-        units: dict[str, str] = {}
-
-        def show(event: Event) -> None:
-            if isinstance(event, StageStarted):
-                units[event.stage] = event.unit
-                tasks[event.stage] = shown.add_task(event.stage, total=event.total, count="", memory="")
-            elif isinstance(event, BlockFinished) and event.stage in tasks:
-                shown.update(
-                    tasks[event.stage],
-                    completed=event.done,
-                    count=_amount(event.done, units[event.stage]),
-                    memory=format_bytes(own_memory_bytes()),
-                )
-            elif isinstance(event, StageFinished) and event.stage in tasks:
-                task = tasks[event.stage]
-                done = shown.tasks[shown.task_ids.index(task)].completed
-                shown.update(task, total=done, completed=done, memory=f"peak {format_bytes(event.peak_bytes)}")
-            elif isinstance(event, Note):
-                shown.console.print(event.text)
-
-        yield show
+    with Display(*columns, console=Console(stderr=True)) as display:
+        yield _Bars(display)
 
 
-class _PlainLines:
-    """Logs a line when a stage ends and, in a long one, every 30 s."""
+class _Bars:
+    """A bar a stage. A run has one for all its tasks, one for what goes on now, and a line that stays for each task."""
 
-    def __init__(self) -> None:
+    def __init__(self, display: rich.progress.Progress) -> None:
+        self._display = display
+        self._tracker = ProgressTracker()
+        self._bars: dict[str, rich.progress.TaskID] = {}
         self._lock = threading.Lock()
-        self._last = time.monotonic()
-        self._stages: dict[str, StageStarted] = {}
+        self._began = self._task_began = time.monotonic()
+        self._end: float | None = None
+        """When the run will end, if every task takes as long as those before."""
+        self._first_task = self._task_peak_bytes = self._task_planned_bytes = 0
 
     def __call__(self, event: Event) -> None:
         with self._lock:
-            if isinstance(event, StageStarted):
-                self._stages[event.stage] = event
-            elif isinstance(event, BlockFinished):
-                self._block(event)
-            elif isinstance(event, StageFinished) and event.stage in self._stages:
-                _log.info("%s: %.1f s, peak %s", event.stage, event.seconds, format_bytes(event.peak_bytes))
+            progress = self._tracker.follow(event)
+            if progress is not None:
+                self._move(progress)
+            elif isinstance(event, StageStarted):
+                self._begin(event)
+            elif isinstance(event, StageFinished):
+                self._finish(event)
+            elif isinstance(event, TaskStarted):
+                self._begin_task(event)
+            elif isinstance(event, TaskFinished):
+                self._finish_task(event)
             elif isinstance(event, Note):
-                _log.info("%s", event.text)
+                self._print(event.text)
 
-    def _block(self, event: BlockFinished) -> None:
-        now = time.monotonic()
-        stage = self._stages.get(event.stage)
-        if stage is None or now - self._last < LINE_EVERY_SECONDS:
-            return
-        self._last = now
-        share = f" ({event.done / stage.total:.0%})" if stage.total else ""
-        memory = format_bytes(own_memory_bytes())
-        _log.info("%s: %s%s, memory %s", event.stage, _amount(event.done, stage.unit), share, memory)
+    def _begin(self, event: StageStarted) -> None:
+        self._drop_parts()
+        self._bars[event.stage] = self._display.add_task(event.stage, total=event.total, amount="", speed="", left="")
 
+    def _move(self, progress: Progress) -> None:
+        self._display.update(
+            self._bars[progress.stage],
+            completed=progress.done,
+            amount=progress.amount if RUN in self._bars else f"{progress.amount}, {format_bytes(own_memory_bytes())}",
+            speed=progress.speed,
+            left=progress.time_left,
+        )
+        if RUN in self._bars:
+            memory = format_memory(own_memory_bytes(), self._tracker.planned_bytes)
+            self._display.update(self._bars[RUN], amount=memory, left=self._run_left())
 
-def _amount(done: int, unit: str) -> str:
-    return format_bytes(done) if unit == "bytes" else f"{format_count(done)} {unit}"
+    def _finish(self, event: StageFinished) -> None:
+        if RUN in self._bars:
+            self._task_peak_bytes = max(self._task_peak_bytes, event.peak_bytes)
+            self._task_planned_bytes = max(self._task_planned_bytes, self._tracker.planned_bytes)
+        elif event.stage in self._bars:
+            bar = self._bars[event.stage]
+            done = self._display.tasks[self._display.task_ids.index(bar)].completed
+            peak = f"{format_seconds(event.seconds)}, peak {format_bytes(event.peak_bytes)}"
+            self._display.update(bar, total=done, completed=done, amount=peak, left="")
+
+    def _begin_task(self, event: TaskStarted) -> None:
+        self._task_began, self._task_peak_bytes, self._task_planned_bytes = time.monotonic(), 0, 0
+        if RUN not in self._bars:
+            self._first_task = event.task
+            self._bars[RUN] = self._display.add_task("", total=event.num_tasks, amount="", speed="", left="")
+        self._display.update(self._bars[RUN], description=self._tracker.task, completed=event.task)
+
+    def _finish_task(self, event: TaskFinished) -> None:
+        now, done = time.monotonic(), event.task + 1
+        task_seconds = (now - self._began) / (done - self._first_task)
+        self._end = now + (event.num_tasks - done) * task_seconds
+        self._display.update(self._bars[RUN], completed=done, left=self._run_left())
+        peak = format_memory(self._task_peak_bytes, self._task_planned_bytes)
+        seconds = format_seconds(now - self._task_began)
+        self._print(f"{self._tracker.task}: AA {sum(event.accuracies) / done:.1f}, {seconds}, peak {peak}")
+
+    def _run_left(self) -> str:
+        return "" if self._end is None else format_left(max(self._end - time.monotonic(), 0.0))
+
+    def _drop_parts(self) -> None:
+        """Of a run only what goes on is shown: it has hundreds of parts."""
+        for stage in [stage for stage in self._bars if stage != RUN and RUN in self._bars]:
+            self._display.remove_task(self._bars.pop(stage))
+
+    def _print(self, text: str) -> None:
+        self._display.console.print(text, markup=False, highlight=False)

@@ -28,16 +28,22 @@ def plan(
     memory: Memory = None,
     as_json: Json = False,
 ) -> None:
-    """What each stage of a run will need; fails where it does not fit."""
+    """What each stage of a run will need, and about how long it takes; fails where it does not fit."""
     from ecgl_scale.pipeline.directory import plan_as_json
-    from ecgl_scale.pipeline.plan import plan_config
+    from ecgl_scale.pipeline.estimate import with_times
+    from ecgl_scale.pipeline.plan import plan_run
+    from ecgl_scale.pipeline.remedy import require_fit
+    from ecgl_scale.pipeline.setup import open_store, task_stream
 
-    found = plan_config(_load(config, overrides, memory))
+    loaded = _load(config, overrides, memory)
+    graph = open_store(loaded)
+    stream = task_stream(graph, loaded)
+    found = with_times(plan_run(graph, stream, loaded), graph, stream, loaded)
     if as_json:
         print_json(plan_as_json(found))
     elif not context.obj.quiet:
         print(found)
-    found.require()
+    require_fit(found, graph, stream, loaded)
 
 
 def run(
@@ -48,6 +54,9 @@ def run(
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan, as `ecgl plan` does.")] = False,
     memory: Memory = None,
+    memray: Annotated[
+        bool, typer.Option("--memray", help="Record native allocations too: memray.bin and memray.html in RUN.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Learn a stream of tasks and test on all of them."""
@@ -61,7 +70,7 @@ def run(
     loaded = _load(config, overrides, memory)
     try:
         with context.obj.progress() as sink:
-            results = run_config(loaded, out, resume=resume, on_event=sink)
+            results = run_config(loaded, out, resume=resume, memray=memray, on_event=sink)
     except StopRequestedError as stopped:
         raise StopRequestedError(stopped.what, where=out, fix="go on with the same command and --resume") from None
     if as_json:
@@ -98,11 +107,12 @@ def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunC
 
 
 def _print_results(results: dict[str, Any], out: Path) -> None:
+    from ecgl_scale.pipeline.results import summary
+
     matrix = results["matrix"]
     print("accuracy (macro, %) after each task (row) on each task (column)")
     for number, row in enumerate(matrix):
         shown = "".join("      " if value is None else f"{value:6.1f}" for value in row)
         print(f"{number:>4} {shown}")
-    forgetting = "-" if results["af"] is None else f"{results['af']:.1f}"
-    print(f"{results['method']} ({results['preset']}, {results['setting']}): AA {results['aa']:.1f}, AF {forgetting}")
+    print(f"{results['method']} ({results['preset']}, {results['setting']}): {summary(results)}")
     print(f"results: {out / 'results.json'}")

@@ -12,7 +12,7 @@ import typer
 
 from ecgl_scale.cli.options import Json
 from ecgl_scale.cli.output import print_json, print_table
-from ecgl_scale.units import format_bytes
+from ecgl_scale.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from ecgl_scale.report.status import RunWatcher, Status
@@ -43,8 +43,6 @@ def status(
 
 def describe(found: Status) -> dict[str, str]:
     """A status as lines."""
-    from ecgl_scale.report.tables import format_seconds
-
     lines = {"run": f"{found.path} ({found.method}, {found.setting}, {found.store})"}
     lines["state"] = f"{found.condition}{f': {found.reason}' if found.reason else ''}"
     of_all = f" of {found.num_tasks}" if found.num_tasks else ""

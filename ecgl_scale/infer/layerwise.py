@@ -172,7 +172,8 @@ def plan_inference(
     return StagePlan(
         STAGE, layout.host_bytes, planner.formula(layout),
         read_bytes=traffic.read_bytes, written_bytes=traffic.written_bytes, passes=traffic.passes,
-        blocks=layout.partitions, device_bytes=planner.device_bytes(layout), setting="memory or infer.partitions",
+        blocks=layout.partitions, device_bytes=planner.device_bytes(layout),
+        setting="memory" if settings.partitions == "auto" else "infer.partitions",
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,15 +15,22 @@ from ecgl_scale.run.memory import PeakSampler
 class StageClock:
     """Adds up the turns of every stage; stages of one process follow each other."""
 
-    def __init__(self, records: dict[str, StageRecord], sampler: PeakSampler, on_event: EventSink) -> None:
+    def __init__(
+        self,
+        records: dict[str, StageRecord],
+        sampler: PeakSampler,
+        on_event: EventSink,
+        planned_bytes: Mapping[str, int],
+    ) -> None:
         self.records = dict(records)
+        self._planned_bytes = planned_bytes
         self._sampler = sampler
         self._on_event = on_event
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time what happens inside, also where it fails."""
-        self._on_event(StepStarted(name))
+        self._on_event(StepStarted(name, self._planned_bytes.get(name, 0)))
         self._sampler.restart()
         started, (read_before, written_before) = time.perf_counter(), disk_bytes()
         try:

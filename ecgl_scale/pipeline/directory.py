@@ -1,7 +1,7 @@
 """The directory of a run: whose it is, who may write to it, and what others read in it.
 
 config.yaml  plan.json  state.json  split.parquet  weights/  bank.arrow  results.json  metrics.parquet
-events.jsonl  memory.jsonl
+events.jsonl  memory.jsonl  run.log
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def plan_as_json(plan: MemoryPlan) -> dict[str, Any]:
         "budget_from": plan.budget.origin,
         "held_bytes": plan.held_bytes,
         "peak_bytes": plan.peak_bytes,
+        "seconds": plan.seconds,
         "fits": plan.fits,
         "stages": [asdict(stage) for stage in plan.stages],
     }

@@ -25,7 +25,7 @@ PACKAGES = ("ecgl-scale", "torch", "dgl", "numpy", "numba", "pyarrow", "zarr")
 def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: MemoryPlan) -> dict[str, Any]:
     """The content of ``results.json``; only ``stages`` differs between two runs of one config."""
     macro, micro = (matrix_of(rows, len(stream)) for rows in (state.macro, state.micro))
-    planned = {stage.stage: plan.held_bytes + stage.host_bytes for stage in plan.stages}
+    planned = plan.planned_bytes
     return {
         "version": 1,
         "aa": macro.average_accuracy(),
@@ -57,6 +57,11 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
         },
         "versions": _versions(),
     }
+
+
+def summary(results: dict[str, Any]) -> str:
+    """``AA 94.1, AF -6.3``."""
+    return f"AA {results['aa']:.1f}, AF {'-' if results['af'] is None else format(results['af'], '.1f')}"
 
 
 def matrix_of(rows: tuple[tuple[float, ...], ...], num_tasks: int) -> PerformanceMatrix:

@@ -8,6 +8,7 @@ that is killed goes on where it was, and ends with the same results.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,19 @@ from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.checkpoint import Checkpoints
 from ecgl_scale.pipeline.clock import StageClock
 from ecgl_scale.pipeline.directory import EventLog, RunDirectory
+from ecgl_scale.pipeline.estimate import is_long, with_times
 from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.plan import plan_run
-from ecgl_scale.pipeline.results import make_results, write_metrics
+from ecgl_scale.pipeline.profile import native_profile, require_memray
+from ecgl_scale.pipeline.remedy import require_fit
+from ecgl_scale.pipeline.results import make_results, summary, write_metrics
+from ecgl_scale.pipeline.run_log import LOG_NAME, RunLog
 from ecgl_scale.pipeline.setup import open_store, store_id, task_stream
 from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.events import (
     EpochFinished,
+    Event,
     EventSink,
     RunStopped,
     StageStarted,
@@ -38,8 +44,17 @@ from ecgl_scale.run.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.store.graph import GraphStore
 
 
-def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSink = ignore_events) -> dict[str, Any]:
+def run(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    memray: bool = False,
+    on_event: EventSink = ignore_events,
+) -> dict[str, Any]:
     """Run a config into the directory ``out``; returns what ``results.json`` holds.
+
+    With ``memray``, native allocations are recorded there too.
 
     Raises
     ------
@@ -48,10 +63,15 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSi
     DoesNotFitError
         A stage needs more than the budget; nothing has been written.
     """
+    if memray:
+        require_memray()
     graph = open_store(config)
-    stream = task_stream(graph, config, on_event)
+    early: list[Event] = []
+    stream = task_stream(graph, config, _both(early.append, on_event))
     plan = plan_run(graph, stream, config)
-    plan.require()
+    require_fit(plan, graph, stream, config)
+    if is_long(plan, graph, stream, config):
+        plan = with_times(plan, graph, stream, config)
     directory = RunDirectory.open(out, config, resume=resume)
     try:
         begun = RunState(config.digest(), store_id(graph), stream.split_hash)
@@ -59,11 +79,25 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, on_event: EventSi
         _refuse_other_store(state, begun, directory.path)
         results = directory.read_results() if state.is_finished else None
         if results is None:
-            results = _run_from(state, config, graph, stream, plan, directory, on_event)
+            with RunLog(directory.path / LOG_NAME, on_event) as log:
+                log.begin(config, state, plan)
+                for event in early:
+                    log.hear(event)
+                with native_profile(directory.path, log) if memray else nullcontext():
+                    results = _run_from(state, config, graph, stream, plan, directory, log)
+                log.say(f"finished: {summary(results)}")
         directory.remove_work()
         return results
     finally:
         directory.close()
+
+
+def _both(first: EventSink, second: EventSink) -> EventSink:
+    def tell(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return tell
 
 
 def _refuse_other_store(state: RunState, begun: RunState, path: Path) -> None:
@@ -96,7 +130,7 @@ def _run_from(
         stream.save(directory.path / "split.parquet")
         state.write(directory.path)
         with timeline, PeakSampler() as sampler:
-            clock = StageClock(state.stages, sampler, log)
+            clock = StageClock(state.stages, sampler, log, plan.planned_bytes)
             learner = Learner(config, graph, stream, directory.path, log)
             state = _learn_tasks(learner, stream, state, clock, Checkpoints(directory.path), log)
         results = make_results(config, stream, replace(state, stages=clock.records), plan)

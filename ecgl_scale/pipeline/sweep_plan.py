@@ -17,6 +17,7 @@ from pathlib import Path
 from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.pipeline.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.pipeline.plan import plan_run
+from ecgl_scale.pipeline.remedy import require_fit
 from ecgl_scale.pipeline.setup import open_store, store_id, task_stream
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.config_sweep import Jobs
@@ -115,7 +116,8 @@ def _plan(config: RunConfig) -> bool:
     """Refuse a run that does not fit or cannot be; True if its epochs are so small that one thread does them."""
     graph = open_store(config)
     stream = task_stream(graph, config)
-    plan_run(graph, stream, config).require()
+    plan = plan_run(graph, stream, config)
+    require_fit(plan, graph, stream, config, besides_bytes=own_memory_bytes())
     widths = [graph.num_features, *config.learn.hidden, stream.num_classes]
     rows = max(task.node_ids.size if config.learn.train_as == "gcn" else task.train_ids.size for task in stream)
     rows = max(int(rows), config.bank.budget * (len(stream) - 1))

@@ -19,8 +19,8 @@ from ecgl_scale.report.curves import (
 from ecgl_scale.report.picture import Picture
 from ecgl_scale.report.resources import stage_table, stages_picture, timeline_picture
 from ecgl_scale.report.runs import BOUNDS, FinishedRun, Group, group_runs, own_settings
-from ecgl_scale.report.tables import NONE, Table, format_seconds, number_cell, seconds_cell, text_cell, with_minus
-from ecgl_scale.units import format_bytes, format_count
+from ecgl_scale.report.tables import NONE, Table, number_cell, seconds_cell, text_cell, with_minus
+from ecgl_scale.units import format_bytes, format_count, format_seconds
 
 MAX_DETAILED = 8
 """Groups with pictures of their own; a page of more is long to read and slow to open."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ecgl_scale.report.runs import Spread
-from ecgl_scale.units import format_bytes
+from ecgl_scale.units import format_bytes, format_seconds
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
@@ -87,14 +87,3 @@ def spread_cell(value: Spread | None, *, is_best: bool = False) -> Cell:
 def with_minus(number: str) -> str:
     """A hyphen is narrower than a plus and hard to see."""
     return number.replace("-", MINUS)
-
-
-def format_seconds(seconds: float) -> str:
-    """0.8 ms, 12.3 s, 4 min 05 s, 3 h 07 min."""
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
-    return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"

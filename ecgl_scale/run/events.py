@@ -45,6 +45,8 @@ class StepStarted:
 
     step: str
     """``extract``, ``train``, ``remember`` or ``evaluate``."""
+    planned_bytes: int = 0
+    """Its peak by the plan, all that the process holds included; 0 where it was not planned."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ecgl_scale.run.memory import MemoryBudget
-from ecgl_scale.units import format_bytes
+from ecgl_scale.units import format_bytes, format_count, format_seconds
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class StagePlan:
     blocks: int = 0
     setting: str = ""
     """What to change where it does not fit."""
+    seconds: float | None = None
+    """About how long it will take, all turns together; None where this machine was not measured."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +43,49 @@ class MemoryPlan:
         return self.held_bytes + max((stage.host_bytes for stage in self.stages), default=0)
 
     @property
+    def planned_bytes(self) -> dict[str, int]:
+        """The peak of the process in each stage."""
+        return {stage.stage: self.held_bytes + stage.host_bytes for stage in self.stages}
+
+    @property
+    def seconds(self) -> float | None:
+        """An estimate of all stages together; None where this machine was not measured."""
+        found = [stage.seconds for stage in self.stages if stage.seconds is not None]
+        return sum(found) if len(found) == len(self.stages) else None
+
+    @property
     def fits(self) -> bool:
         """Whether every stage stays within the budget."""
         return self.peak_bytes <= self.budget.total_bytes
 
     def __str__(self) -> str:
         """A table: one line a stage, then whether it fits."""
-        lines = [f"{'stage':<12}{'memory':>10}{'read':>10}{'written':>10}{'passes':>8}  need"]
+        heads = ("stage", "blocks", "memory", "device", "read", "written", "passes", "time")
+        lines = [_row(*heads, "need")]
         for stage in self.stages:
-            need = format_bytes(self.held_bytes + stage.host_bytes)
-            read, written = format_bytes(stage.read_bytes), format_bytes(stage.written_bytes)
-            lines.append(f"{stage.stage:<12}{need:>10}{read:>10}{written:>10}{stage.passes:>8}  {stage.formula}")
+            need = self.held_bytes + stage.host_bytes
+            sizes = (need, stage.device_bytes, stage.read_bytes, stage.written_bytes)
+            blocks, passes = (format_count(number) if number else "-" for number in (stage.blocks, stage.passes))
+            time = "-" if stage.seconds is None else f"~ {format_seconds(stage.seconds)}"
+            shown = (format_bytes(size) if size else "-" for size in sizes)
+            lines.append(_row(stage.stage, blocks, *shown, passes, time, stage.formula))
         of_which = f"(of which {format_bytes(self.held_bytes)} for Python and libraries)"
         fits = "fits" if self.fits else "does NOT fit"
         budget = f"{format_bytes(self.budget.total_bytes)} from {self.budget.origin}"
-        return "\n".join([*lines, f"peak {format_bytes(self.peak_bytes)} {of_which} {fits} the budget of {budget}"])
+        lines.append(f"peak {format_bytes(self.peak_bytes)} {of_which} {fits} the budget of {budget}")
+        if self.seconds is not None:
+            lines.append(f"time about {format_seconds(self.seconds)}: an estimate from a measurement of this machine")
+        return "\n".join(lines)
 
     def require(self) -> None:
         """Refuse, naming the largest stage."""
         for stage in sorted(self.stages, key=lambda stage: -stage.host_bytes)[:1]:
-            formula = stage.formula + (f"; smaller with another {stage.setting}" if stage.setting else "")
-            self.budget.require(self.held_bytes + stage.host_bytes, stage=stage.stage, formula=formula)
+            self.budget.require(self.held_bytes + stage.host_bytes, stage=stage.stage, formula=stage.formula)
+
+
+def _row(stage: str, *cells: str) -> str:
+    *numbers, need = cells
+    return f"{stage:<10}" + "".join(f"{cell:>12}" for cell in numbers) + f"  {need}"
 
 
 def largest(stage: str, plans: Sequence[StagePlan]) -> StagePlan:

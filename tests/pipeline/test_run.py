@@ -83,6 +83,7 @@ def test_a_run_leaves_the_documented_files_and_nothing_it_only_worked_with(finis
         "metrics.parquet",
         "plan.json",
         "results.json",
+        "run.log",
         "split.parquet",
         "state.json",
         "weights",

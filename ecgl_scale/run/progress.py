@@ -1,0 +1,171 @@
+"""How far a job is, from its events: amount, rate, time left, memory against the plan; and the same as plain lines."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ecgl_scale.run.events import (
+    BlockFinished,
+    EpochFinished,
+    Event,
+    Note,
+    StageFinished,
+    StageStarted,
+    StepStarted,
+    TaskFinished,
+    TaskStarted,
+)
+from ecgl_scale.run.memory import own_memory_bytes
+from ecgl_scale.units import format_bytes, format_count, format_seconds
+
+LINE_EVERY_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one stage is."""
+
+    stage: str
+    unit: str
+    done: int
+    total: int | None
+    rate: float | None
+    """Units a second, where enough has been done to tell."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the rate so far."""
+        if self.total is None or not self.rate:
+            return None
+        return max(self.total - self.done, 0) / self.rate
+
+    @property
+    def amount(self) -> str:
+        """``120 of 200 epochs``."""
+        if self.unit == "bytes":
+            of_all = "" if self.total is None else f" of {format_bytes(self.total)}"
+            return f"{format_bytes(self.done)}{of_all}"
+        of_all = "" if self.total is None else f" of {format_count(self.total)}"
+        return f"{format_count(self.done)}{of_all} {self.unit}"
+
+    @property
+    def speed(self) -> str:
+        """``13.2/s``; empty where it is not known."""
+        if self.rate is None:
+            return ""
+        if self.unit == "bytes":
+            return f"{format_bytes(self.rate)}/s"
+        return f"{self.rate:,.0f}/s" if self.rate >= 100 else f"{self.rate:.3g}/s"
+
+    @property
+    def time_left(self) -> str:
+        """``40.0 s left``; empty where it is not known."""
+        return "" if self.seconds_left is None else format_left(self.seconds_left)
+
+
+@dataclass
+class _Turn:
+    """A stage while it goes on."""
+
+    started: StageStarted
+    since: float
+    done_before: int = 0
+    is_first: bool = True
+
+
+class ProgressTracker:
+    """Follows the events of a job; not thread-safe."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.step = ""
+        self.planned_bytes = 0
+        """What the plan says of the last step that has begun; 0 where there is no plan."""
+        self.task = ""
+        """``task 2 of 5``; empty outside of tasks."""
+        self._now = now
+        self._turns: dict[str, _Turn] = {}
+        self._current = ""
+
+    def follow(self, event: Event) -> Progress | None:
+        """Take an event; how far its stage is, where it tells."""
+        if isinstance(event, TaskStarted):
+            self.task = f"task {event.task + 1} of {event.num_tasks}"
+        elif isinstance(event, StepStarted):
+            self.step, self.planned_bytes = event.step, event.planned_bytes
+        elif isinstance(event, StageStarted):
+            self._turns[event.stage] = _Turn(event, self._now())
+            self._current = event.stage
+        elif isinstance(event, BlockFinished):
+            return self._reach(event.stage, event.done)
+        elif isinstance(event, EpochFinished):
+            return self._reach(self._current, event.epoch + 1)
+        return None
+
+    def knows(self, stage: str) -> bool:
+        """Whether the stage, or a step of this name, has been started."""
+        return stage in self._turns or stage == self.step
+
+    def _reach(self, stage: str, done: int) -> Progress | None:
+        turn = self._turns.get(stage)
+        if turn is None:
+            return None
+        seconds = self._now() - turn.since
+        rate = (done - turn.done_before) / seconds if seconds > 0 and done > turn.done_before else None
+        if turn.is_first:  # a resumed stage begins with what was done before, so the rate is that since the first sign
+            turn.is_first, turn.since, turn.done_before = False, self._now(), done
+        return Progress(stage, turn.started.unit, done, turn.started.total, rate)
+
+
+def format_memory(num_bytes: int, planned_bytes: int) -> str:
+    """``212 MiB of 260 MiB planned``; without the plan where there is none."""
+    return format_bytes(num_bytes) + (f" of {format_bytes(planned_bytes)} planned" if planned_bytes else "")
+
+
+def format_left(seconds: float) -> str:
+    """``40 s left``; what is below a second changes too quickly to be read."""
+    return f"{format_seconds(seconds)} left" if seconds >= 1 else "< 1 s left"
+
+
+class PlainLines:
+    """Says a line when a step, or a stage outside of steps, ends, and every 30 s within a long one. Thread-safe."""
+
+    def __init__(self, say: Callable[[str], object], now: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._now = now
+        self._last = now()
+        self._lock = threading.Lock()
+        self._tracker = ProgressTracker(now)
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        with self._lock:
+            progress = self._tracker.follow(event)
+            if progress is not None and self._now() - self._last >= LINE_EVERY_SECONDS:
+                self._last = self._now()
+                self._say(self._line(progress))
+            elif isinstance(event, StageFinished) and self._tracker.knows(event.stage):
+                self._finish(event)
+            elif isinstance(event, TaskFinished):
+                self._say(f"{self._tracker.task} learned: AA {sum(event.accuracies) / len(event.accuracies):.1f}")
+            elif isinstance(event, Note):
+                self._say(event.text)
+
+    def _line(self, progress: Progress) -> str:
+        share = f" ({progress.done / progress.total:.0%})" if progress.total else ""
+        parts = [f"{self._place}{progress.stage}: {progress.amount}{share}"]
+        parts += [text for text in (progress.speed, progress.time_left) if text]
+        memory = format_memory(own_memory_bytes(), self._tracker.planned_bytes)
+        return ", ".join([*parts, f"memory {memory}"])
+
+    def _finish(self, event: StageFinished) -> None:
+        tracker = self._tracker
+        if not tracker.step or event.stage == tracker.step:
+            peak = format_memory(event.peak_bytes, tracker.planned_bytes)
+            self._say(f"{self._place}{event.stage}: {event.seconds:.1f} s, peak {peak}")
+
+    @property
+    def _place(self) -> str:
+        return f"{self._tracker.task}, " if self._tracker.task else ""

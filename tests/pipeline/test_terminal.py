@@ -1,0 +1,68 @@
+"""Progress as people see it: bars in a real terminal, plain lines in a file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.running import cli_command, run_process
+from tests.pipeline.streams import write_config
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+KEYS = ("--set", "learn.epochs=3", "--set", "method=finetune")
+
+
+@pytest.fixture
+def config(store: Path, cache: Path, tmp_path: Path) -> Path:
+    return write_config(tmp_path / "run.yaml", store, cache=str(cache))
+
+
+def test_into_a_file_go_plain_lines_without_control_characters(config: Path, tmp_path: Path) -> None:
+    ran = run_process("run", config, "--out", tmp_path / "run", *KEYS)
+    assert ran.code == 0, ran.stderr
+    assert not CONTROL.search(ran.stdout + ran.stderr)
+    lines = [line.partition(" ")[2] for line in ran.stderr.splitlines()]
+    assert any(re.fullmatch(r"task 2 of 3, train: [\d.]+ s, peak .* of .* planned", line) for line in lines)
+    assert [line for line in lines if "learned" in line] == [
+        line for line in lines if re.fullmatch(r"task \d of 3 learned: AA [\d.]+", line)
+    ]
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_a_terminal_shows_tasks_stage_amount_rate_and_memory_of_the_plan(config: Path, tmp_path: Path) -> None:
+    """Eighty columns: nothing is cut off or wrapped."""
+    tmux = ("tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null")
+    keys = ("--set", "learn.epochs=2000", *KEYS[2:])
+    command = cli_command("run", config, "--out", tmp_path / "run", *keys)
+    line = f"{shlex.join(command)}; echo $? > {shlex.quote(str(tmp_path / 'code'))}; sleep 600"
+    subprocess.run([*tmux, "new-session", "-d", "-x", "80", "-y", "30", line], check=True, timeout=60)
+    try:
+        seen = _watch(tmux, tmp_path / "code")
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=False, timeout=60, capture_output=True)
+    assert (tmp_path / "code").read_text().strip() == "0", seen[-1]
+    together = "\n".join(seen)
+    memory = r"[\d.]+ MiB of [\d.]+ MiB planned"
+    assert re.search(rf"^task [123] of 3 +[━╸╺]+ +{memory}", together, re.MULTILINE)
+    assert re.search(r"^train task \d +[━╸╺]+ +[\d,]+ of 2,000 epochs +[\d.,]+/s +.*s left", together, re.MULTILINE)
+    assert re.search(rf"^task 1 of 3: AA [\d.]+, .*s, peak {memory}$", seen[-1], re.MULTILINE)
+    assert "…" not in together
+
+
+def _watch(tmux: tuple[str, ...], code: Path) -> list[str]:
+    """What the pane shows until the run has ended."""
+    seen, deadline = [], time.monotonic() + 200
+    while time.monotonic() < deadline:
+        has_ended = code.exists()
+        shown = subprocess.run([*tmux, "capture-pane", "-p"], check=True, timeout=60, capture_output=True, text=True)
+        seen.append(shown.stdout)
+        if has_ended:
+            break
+        time.sleep(0.05)
+    return seen
