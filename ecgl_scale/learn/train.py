@@ -279,6 +279,11 @@ class Trainer:
         """Forget the moments, as at a new task with ``optimizer: reset``."""
         self._optimizer.reset()
 
+    def forget_buffers(self) -> None:
+        """Let go of what is used again from block to block: nobody trains for a while."""
+        self._mlp.forget_buffers()
+        self._feed.forget_buffers()
+
     def state(self) -> dict[str, torch.Tensor]:
         """Copies of weights, moments and step: all that a resumed run needs."""
         state = {f"parameter.{i}": tensor.detach().clone() for i, tensor in enumerate(self.weights.parameters())}
