@@ -37,7 +37,7 @@ def _in_file(matrix: Matrix, path: Path) -> Matrix:
     """The same numbers in a mapped file: every task's are wanted until the last, and memory is for the one at work."""
     if isinstance(matrix, np.memmap):
         return matrix
-    mapped = make_matrix(*matrix.shape, path)
+    mapped = make_matrix(len(matrix), matrix.shape[1], path)
     mapped[:] = matrix
     return mapped
 
