@@ -47,11 +47,11 @@ def plan_run(graph: GraphStore, stream: TaskStream, config: RunConfig) -> Memory
     sizes = RunSizes(graph, stream, config, graph.edges.in_degrees())
     held = own_memory_bytes() - sizes.degrees.nbytes + LIBRARY_BYTES
     kept = sizes.bank_bytes + sizes.state_bytes
-    room = max(budget.total_bytes - held - kept - sizes.weight_bytes, 0)
+    room = max(budget.total_bytes - held - kept - sizes.weight_bytes - sizes.checkpoint_bytes, 0)
     parts = _kept_parts(sizes)
     stages = [
         _with_kept(_extraction(sizes, room), kept + sizes.weight_bytes, parts),
-        _with_kept(_training(sizes, room), kept, parts),
+        _with_kept(_training(sizes, room), kept + sizes.checkpoint_bytes, parts),
         _with_kept(_remembering(sizes, room), kept + sizes.weight_bytes, parts),
         _with_kept(_evaluation(sizes, room), kept + sizes.weight_bytes, parts),
     ]

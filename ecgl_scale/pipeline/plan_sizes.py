@@ -19,6 +19,8 @@ from ecgl_scale.store.graph import GraphStore
 
 KEPT_WEIGHT_BYTES = 16
 """A weight, its gradient and two moments."""
+CHECKPOINT_WEIGHT_BYTES = 24
+"""Copies of a weight and its moments, and the same as they are written."""
 
 
 @dataclass(frozen=True)
@@ -109,3 +111,8 @@ class RunSizes:
     def weight_bytes(self) -> int:
         """Memory of the weights between two epochs."""
         return KEPT_WEIGHT_BYTES * self.num_weights
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Memory of a checkpoint that is written while training goes on."""
+        return CHECKPOINT_WEIGHT_BYTES * self.num_weights
