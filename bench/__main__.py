@@ -17,6 +17,7 @@ CASES = (
     "rank_products",
     "epoch",
     "inference",
+    "plan_peaks",
     "accuracy",
     "methods",
     "methods_products",

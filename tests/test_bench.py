@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import build_budget, build_peers, build_scale, harness, pagerank, pagerank_peers
+from bench import build_budget, build_peers, build_scale, harness, pagerank, pagerank_peers, plan_peaks
 from ecgl_scale import GraphStore
 
 
@@ -58,6 +58,21 @@ def test_every_pagerank_peer_runs(tmp_path: Path, peer: str) -> None:
     found = pagerank_peers.PEERS[peer](graph, 2)
     assert all(isinstance(value, float) for value in found.values())
     assert ("seconds_to_solve" in found) == (peer == "igraph")
+
+
+def test_planned_and_measured_peaks_of_every_stage_are_compared(tmp_path: Path) -> None:
+    result = plan_peaks.run(tmp_path, [400], "2GiB", "1GiB", only="finetune")
+    assert [row["stage"] for row in result["rows"]] == ["extract", "train", "remember", "evaluate"]
+    for row in result["rows"]:
+        assert row["ratio"] == row["peak_bytes"] / row["planned_bytes"]
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".yaml"]
+
+
+def test_peaks_outside_of_what_is_wanted_are_named() -> None:
+    common = {"case": "ecgl as mlp", "num_nodes": 50, "stage": "train"}
+    result = plan_peaks.judged([common | {"ratio": ratio} for ratio in (0.4, 0.5, 1.1, 1.2)])
+    assert (result["smallest_ratio"], result["largest_ratio"]) == (0.4, 1.2)
+    assert result["outside"] == ["ecgl as mlp, 50 nodes, train: 0.40", "ecgl as mlp, 50 nodes, train: 1.20"]
 
 
 def test_a_record_says_where_and_with_what_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

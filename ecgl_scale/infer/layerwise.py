@@ -158,9 +158,25 @@ def plan_inference(
     ``layout`` for the formula.
     """
     settings = settings or InferSettings()
+    program = write_program(shape_layers(widths), settings, sparse=FeatureRows(graph).is_sparse)
+    return plan_program(
+        graph, program, settings, threads=threads, memory=memory, num_nodes=num_nodes, num_edges=num_edges
+    )
+
+
+def plan_program(
+    graph: GraphStore,
+    program: Program,
+    settings: InferSettings,
+    *,
+    threads: int | None,
+    memory: str | int | None,
+    num_nodes: int | None = None,
+    num_edges: int | None = None,
+) -> StagePlan:
+    """What ``run_program`` would need."""
     threads = threads or available_cores()
     features = FeatureRows(graph)
-    program = write_program(shape_layers(widths), settings, sparse=features.is_sparse)
     backend = choose_backend(settings)
     planner = Planner(
         graph, program, settings, backend=backend, threads=threads, num_nodes=num_nodes, num_edges=num_edges,

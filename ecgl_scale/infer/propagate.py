@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.features import FeatureRows
-from ecgl_scale.infer.layerwise import describe_scaling, run_program
+from ecgl_scale.infer.layerwise import describe_scaling, plan_program, run_program
 from ecgl_scale.infer.program import Pass, Program
 from ecgl_scale.infer.settings import Backend, InferSettings, Matrix, Norm, RowScaling
 from ecgl_scale.run.events import EventSink, ignore_events
+from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.threads import available_cores
 
@@ -41,7 +42,7 @@ def propagate_features(
     started = time.perf_counter()
     features = FeatureRows(graph, scaling)
     settings = InferSettings(norm=norm, backend=backend)
-    program = Program(features.width, None, tuple(Pass(features.width, ()) for _ in range(hops)))
+    program = _program(features.width, hops)
     identity = {
         "kind": "propagated features",
         "store": [record.crc32c for record in graph.manifest.files.values()],
@@ -54,3 +55,24 @@ def propagate_features(
         settings=settings, memory=memory, threads=threads or available_cores(), work_directory=work_directory,
         started=started, on_event=on_event,
     ).logits  # fmt: skip
+
+
+def plan_propagated(
+    graph: GraphStore,
+    hops: int,
+    *,
+    norm: Norm = "sym",
+    memory: str | int | None = None,
+    threads: int | None = None,
+    num_nodes: int | None = None,
+    num_edges: int | None = None,
+) -> StagePlan:
+    """What ``propagate_features`` would need; of a subgraph that is still to be extracted where sizes are given."""
+    program, settings = _program(FeatureRows(graph).width, hops), InferSettings(norm=norm)
+    return plan_program(
+        graph, program, settings, threads=threads, memory=memory, num_nodes=num_nodes, num_edges=num_edges
+    )
+
+
+def _program(width: int, hops: int) -> Program:
+    return Program(width, None, tuple(Pass(width, ()) for _ in range(hops)))

@@ -79,6 +79,10 @@ class Feed:
             return rows.take_sparse(positions)
         return rows.take(positions)
 
+    def forget_buffers(self) -> None:
+        """Let go of the memory that is used again for every block."""
+        self._memory = []
+
     def _gives_sparse(self, rows: RowCache, widths: Sequence[int]) -> bool:
         """Our kernels are for the CPU, and pay where the first layer is wide: with one layer it is the head."""
         return rows.is_sparse and self._device.type == "cpu" and len(widths) > 2

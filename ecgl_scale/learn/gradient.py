@@ -103,6 +103,10 @@ class MlpGradient:
             passed = gradient
         return loss
 
+    def forget_buffers(self) -> None:
+        """Let go of the memory that is used again for every block."""
+        self._buffers, self._turned = {}, None
+
     def _multiply(self, x: Rows, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
         if isinstance(x, CsrBlock):
             multiply_sparse(x, self._turn(weight)[0].numpy(), out.numpy())

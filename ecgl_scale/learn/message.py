@@ -10,6 +10,7 @@ do not depend on threads. Memory: ``plan_propagation``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,6 +47,14 @@ def edge_bytes_of(graph: GraphStore, num_nodes: int, num_edges: int) -> int:
     return sides * (8 * (num_nodes + 1) + graph.edges.id_dtype.itemsize * num_edges)
 
 
+def held_graph_bytes(
+    graph: GraphStore, widths: Sequence[int], num_nodes: int, num_edges: int, *, values_a_row: float | None = None
+) -> int:
+    """Memory of a graph between two epochs: edges, scales, features and their first messages; sparse ones have none."""
+    row_bytes = 8 * widths[0] if values_a_row is None else 8 + 8 * math.ceil(values_a_row)
+    return edge_bytes_of(graph, num_nodes, num_edges) + (8 + row_bytes) * num_nodes
+
+
 def plan_propagation(
     graph: GraphStore,
     widths: Sequence[int],
@@ -53,19 +62,24 @@ def plan_propagation(
     dropout: float = 0.0,
     num_nodes: int | None = None,
     num_edges: int | None = None,
+    values_a_row: float | None = None,
 ) -> StagePlan:
     """What training on the whole graph takes: edges both ways, features, their first messages, all activations.
 
     ``sides * (8 (N + 1) + 4 E) + 8 N + 4 N * (2 features + 6 * hidden (8 with dropout) + 6 * classes)`` + 32 MiB;
     one side for symmetric graphs, else two; ids take 8 bytes past 2^32 nodes. Autograd's memory is the allocator's, so
-    two of the hidden layers are for what it keeps back. ``num_nodes`` and ``num_edges`` are those of a part of it.
+    two of the hidden layers are for what it keeps back. Sparse rows take 8 bytes a value and no dense messages.
+    ``num_nodes`` and ``num_edges`` are those of a part of it.
     """
     nodes = graph.num_nodes if num_nodes is None else num_nodes
-    edge_bytes = edge_bytes_of(graph, nodes, graph.num_edges if num_edges is None else num_edges)
+    edges = graph.num_edges if num_edges is None else num_edges
+    held = held_graph_bytes(graph, widths, nodes, edges, values_a_row=values_a_row)
+    edge_bytes = edge_bytes_of(graph, nodes, edges)
     copies = 8 if dropout else 6
-    floats = 2 * widths[0] + copies * sum(widths[1:-1]) + 6 * widths[-1]
-    needed = edge_bytes + 8 * nodes + 4 * nodes * floats + RESERVE_BYTES
-    formula = f"{format_bytes(edge_bytes)} of edges + {nodes:,} nodes * {4 * floats + 8:,} bytes"
+    floats = copies * sum(widths[1:-1]) + 6 * widths[-1]
+    needed = held + 4 * nodes * floats + RESERVE_BYTES
+    node_bytes = (held - edge_bytes) // max(nodes, 1) + 4 * floats
+    formula = f"{format_bytes(edge_bytes)} of edges + {nodes:,} nodes * {node_bytes:,} bytes"
     return StagePlan("train as a graph", needed, formula, read_bytes=edge_bytes, passes=1, setting="learn.train_as")
 
 

@@ -121,7 +121,12 @@ class RowCache:
     ) -> RowCache:
         """Rows that come piece by piece: in memory where they need ``memory_bytes`` or less, else in a file."""
         if 4 * shape[0] * shape[1] <= memory_bytes:
-            return cls.from_array(np.concatenate([np.empty((0, shape[1]), np.float32), *pieces]))
+            held = np.empty(shape, np.float32)
+            start = 0
+            for piece in pieces:
+                held[start : start + len(piece)] = piece
+                start += len(piece)
+            return cls.from_array(held)
         return cls("disk", *shape, FileSource.write(directory / f"{name}.rows", {"shape": list(shape)}, pieces))
 
     @classmethod

@@ -3,7 +3,7 @@
     P x = row_scale * (A + I) (source_scale * x)        norms and loops as in ``message``
 
 Edges are read where they are mapped; a block of results is handed out and gone when the next is asked for.
-Memory: 12 bytes a node for the scales, ``x``, and a few blocks of 16 MiB. Same bits for any threads and columns.
+Memory: 12 bytes a node for the scales, ``x``, and 48 MiB of blocks. Same bits for any threads and columns.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class StreamedPropagation:
         """First row and rows of every block of ``P x``, in order; ``x`` is [N, columns]."""
         if x.ndim != 2 or len(x) != self.num_nodes:
             raise UsageError(f"values of shape {list(x.shape)}", expected=f"a row for each of {self.num_nodes} nodes")
-        num_rows = max(BLOCK_BYTES // (4 * x.shape[1]), 1)
+        # One being made by each thread, one waiting, and what the caller takes of one: three blocks' bytes in all.
+        num_rows = max(3 * BLOCK_BYTES // ((self._threads + 2) * 4 * x.shape[1]), 1)
 
         def send(part: tuple[Block, int, int]) -> tuple[int, Dense]:
             block, start, stop = part

@@ -39,8 +39,8 @@ Adjust = Callable[[], None]
 
 RESERVE_BYTES = 32 * MIB
 """For torch's threads, its caches and small objects."""
-WEIGHT_COPIES = 6
-"""Each weight, its gradient, two moments, two buffers of the step."""
+WEIGHT_COPIES = 4
+"""Each weight, its gradient, two moments; a device needs two buffers of the step besides."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def plan_training(
 ) -> StagePlan:
     """What an epoch takes besides the rows that are held (``plan_rows``).
 
-    ``24 bytes a weight + block_rows * 4 * (buffers * features + 2 * hidden (3 with dropout) + 2 * classes) + 32 MiB``;
-    buffers are ``read_ahead + 1`` where rows are not held as float32, else none. Sparse rows: 32 bytes a weight.
+    ``16 bytes a weight + block_rows * 4 * (buffers * features + 2 * hidden (3 with dropout) + 2 * classes) + 32 MiB``;
+    buffers are ``read_ahead + 1`` where rows are not held as float32, else none. Sparse rows: 24 bytes a weight.
     """
     rows = block_rows_for(widths, block_rows, is_sparse=is_sparse)
     rows = rows if num_rows is None else min(rows, max(num_rows, 1))
@@ -83,7 +83,7 @@ def plan_training(
         "train",
         needed,
         formula,
-        device_bytes=weight_bytes + rows * 4 * (2 * widths[0] + floats),
+        device_bytes=weight_bytes + 8 * num_weights + rows * 4 * (2 * widths[0] + floats),
         blocks=0 if num_rows is None else -(-num_rows // rows),
         setting="learn.block_rows",
     )
@@ -278,6 +278,11 @@ class Trainer:
     def reset_optimizer(self) -> None:
         """Forget the moments, as at a new task with ``optimizer: reset``."""
         self._optimizer.reset()
+
+    def forget_buffers(self) -> None:
+        """Let go of what is used again from block to block: nobody trains for a while."""
+        self._mlp.forget_buffers()
+        self._feed.forget_buffers()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Copies of weights, moments and step: all that a resumed run needs."""

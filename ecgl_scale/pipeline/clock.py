@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ecgl_scale.pipeline.state import StageRecord
 from ecgl_scale.run.events import EventSink, StageFinished, StepStarted
-from ecgl_scale.run.memory import PeakSampler
+from ecgl_scale.run.memory import PeakSampler, give_back_freed
 
 
 class StageClock:
@@ -29,8 +29,9 @@ class StageClock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time what happens inside, also where it fails."""
+        """Time what happens inside, also where it fails; what it has freed is not the next one's."""
         self._on_event(StepStarted(name, self._planned_bytes.get(name, 0)))
+        give_back_freed()
         self._sampler.restart()
         started, (read_before, written_before) = time.perf_counter(), disk_bytes()
         try:

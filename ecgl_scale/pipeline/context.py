@@ -137,15 +137,14 @@ class RunContext:
     def _gather(self, task: Task, ids: Ids, name: str, memory_bytes: int) -> RowCache:
         features = self._predictor.features_of(task)
         local = positions_of(task.node_ids, ids)
-        if isinstance(features, np.ndarray):
-            return RowCache.from_array(np.asarray(features[local], np.float32))
+        is_propagated = isinstance(features, np.ndarray)
         return RowCache.gather(
             features,
             local,
             memory_bytes=memory_bytes,
             directory=self._rows_directory(),
             name=name,
-            identity=f"{self._predictor.own_name(task)} {name}",
+            identity="" if is_propagated else f"{self._predictor.own_name(task)} {name}",
         )
 
     def _graph_segment(self, task: Task, target: Targets) -> GraphSegment:

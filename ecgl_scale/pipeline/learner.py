@@ -175,7 +175,11 @@ class Learner:
     def end_task(self) -> None:
         """Let go of the task's rows."""
         self._segments, self._penalty = [], None
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
         self.context.forget_rows()
+        self.trainer.forget_buffers()
 
     # --- remembering
 
@@ -192,7 +196,7 @@ class Learner:
         if state:
             save_tensors(self._method_path(task.index), state, about={"method": self.method.name})
             self._method_path(task.index - 2).unlink(missing_ok=True)
-        self.context.forget_rows()
+        self._forget_rows()
 
     def _method_path(self, task_index: int) -> Path:
         return self.directory / WEIGHTS_DIRECTORY / f"method-{task_index}.safetensors"

@@ -1,47 +1,38 @@
 """What a run will need, stage by stage, before it starts. Tasks follow each other, so the largest of each stage counts.
 
 extract    the task graphs, by the builder's own plan
-train      rows held (or a file of them) + an epoch over blocks of them + the bank's rows
-remember   the larger of the two rankings of the largest task, and the bank
+train      rows held (or a file of them) + an epoch over blocks of them, or the task graph; what the method does besides
+remember   what the method does at the end of the largest task: E-CGL the larger of its two rankings
 evaluate   message passing over the largest graph that is tested on
+
+Each on top of what is held all the time: Python and libraries, and from the first task on weights, bank and state.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ecgl_scale.infer.layerwise import plan_inference
-from ecgl_scale.learn.bank import plan_bank
-from ecgl_scale.learn.message import plan_propagation
-from ecgl_scale.learn.message_blocks import plan_blocks, trains_in_blocks
-from ecgl_scale.learn.methods import create_method
-from ecgl_scale.learn.methods.ecgl import choose_settings
-from ecgl_scale.learn.rows import plan_rows
+from ecgl_scale.infer.propagate import plan_propagated
 from ecgl_scale.learn.task_graph import TaskGraphs
 from ecgl_scale.learn.tasks import Task, TaskStream
-from ecgl_scale.learn.train import plan_training
+from ecgl_scale.pipeline.plan_sizes import RunSizes
+from ecgl_scale.pipeline.plan_training import plan_all_graphs, plan_rows_of, plan_task_graph, task_sizes
+from ecgl_scale.pipeline.predict import PREDICT_ROWS
 from ecgl_scale.pipeline.setup import infer_settings, open_store, task_stream
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.events import EventSink, ignore_events
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.run.plan import MemoryPlan, StagePlan, largest
-from ecgl_scale.select.choose_plan import plan_choose
-from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.units import MIB
 
-
-@dataclass(frozen=True)
-class _Sizes:
-    """What is known of a task's graph before it is extracted; edges into its nodes, so never too few."""
-
-    num_nodes: int
-    num_edges: int
-    num_values: int | None
+LIBRARY_BYTES = 80 * MIB
+"""What libraries take when they first work: kernels, threads, packing buffers. Measured 30 to 50 MiB where kernels come
+from numba's cache, 130 where they are compiled, of which the stages' own reserves cover the rest."""
+SCORE_BYTES = 12
+"""Of an output that is scored: as it is found, among the allowed columns, and compared."""
 
 
 def plan_config(config: RunConfig, on_event: EventSink = ignore_events) -> MemoryPlan:
@@ -53,177 +44,111 @@ def plan_config(config: RunConfig, on_event: EventSink = ignore_events) -> Memor
 def plan_run(graph: GraphStore, stream: TaskStream, config: RunConfig) -> MemoryPlan:
     """The plan of a run."""
     budget = MemoryBudget.of(config.memory)
-    degrees = graph.edges.in_degrees()
-    held = own_memory_bytes() - degrees.nbytes
+    sizes = RunSizes(graph, stream, config, graph.edges.in_degrees())
+    held = own_memory_bytes() - sizes.degrees.nbytes + LIBRARY_BYTES
+    kept = sizes.bank_bytes + sizes.state_bytes
+    room = max(budget.total_bytes - held - kept - sizes.weight_bytes - sizes.checkpoint_bytes, 0)
+    parts = _kept_parts(sizes)
     stages = [
-        replace(_extraction(graph, stream, config), stage="extract"),
-        _training(graph, stream, config, budget.total_bytes - held, degrees),
+        _with_kept(_extraction(sizes, room), kept + sizes.weight_bytes, parts),
+        _with_kept(_training(sizes, room), kept + sizes.checkpoint_bytes, parts),
+        _with_kept(_remembering(sizes, room), kept + sizes.weight_bytes, parts),
+        _with_kept(_evaluation(sizes, room), kept + sizes.weight_bytes, parts),
     ]
-    if create_method(config.method).keeps_bank and config.bank.budget:
-        stages.append(_remembering(graph, stream, config, degrees))
-    stages.append(_evaluation(graph, stream, config, degrees))
     return MemoryPlan(tuple(stages), held, budget)
 
 
-def _extraction(graph: GraphStore, stream: TaskStream, config: RunConfig) -> StagePlan:
-    graphs = TaskGraphs(graph, stream, Path("tasks"), memory=config.memory, threads=config.threads)
-    return graphs.plan(scope="seen" if _uses_seen(config) else "own")
+def _kept_parts(sizes: RunSizes) -> str:
+    parts = {"bank": sizes.bank_bytes, "the method's state": sizes.state_bytes}
+    return "".join(f"; {name} {size:,} bytes" for name, size in parts.items() if size)
 
 
-def _training(
-    graph: GraphStore, stream: TaskStream, config: RunConfig, room_bytes: int, degrees: NDArray[np.int64]
-) -> StagePlan:
-    widths = _widths(graph, stream, config)
-    method, learn = create_method(config.method), config.learn
-    bank_bytes = _bank_plan(graph, _bank_nodes(config, stream)).host_bytes if method.keeps_bank else 0
-    plans = []
-    counted = (
-        [sum(task.train_ids.size for task in stream)] if method.keeps_tasks else [t.train_ids.size for t in stream]
-    )
-    for num_rows in counted:
-        sizes = _row_sizes(graph, num_rows)
-        epoch = plan_training(
-            widths,
-            block_rows=learn.block_rows,
-            rows_held=False,
-            is_sparse=sizes.num_values is not None,
-            dropout=learn.dropout,
-            num_rows=num_rows,
-        )
-        rows = plan_rows(
-            num_rows,
-            graph.num_features,
-            memory_bytes=max(room_bytes - epoch.host_bytes - bank_bytes, 0),
-            num_values=sizes.num_values,
-        )
-        plans.append(
-            replace(
-                rows,
-                host_bytes=rows.host_bytes + epoch.host_bytes + bank_bytes,
-                formula=f"{rows.formula}; {epoch.formula}; bank {bank_bytes:,} bytes",
-                device_bytes=epoch.device_bytes,
-                passes=learn.epochs,
-                blocks=epoch.blocks,
-                setting=epoch.setting,
-            )
-        )
+def _with_kept(stage: StagePlan, kept_bytes: int, parts: str) -> StagePlan:
+    return replace(stage, host_bytes=stage.host_bytes + kept_bytes, formula=stage.formula + parts)
+
+
+def _memory(room_bytes: int) -> int:
+    """For plans that take off themselves what the process holds."""
+    return own_memory_bytes() + room_bytes
+
+
+def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
+    config = sizes.config
+    graphs = TaskGraphs(sizes.graph, sizes.stream, Path("tasks"), memory=_memory(room_bytes), threads=config.threads)
+    return replace(graphs.plan(scope="seen" if _uses_seen(config) else "own"), stage="extract")
+
+
+def _training(sizes: RunSizes, room_bytes: int) -> StagePlan:
+    method, learn, stream = sizes.method, sizes.config.learn, sizes.stream
+    plans: list[StagePlan] = []
     if learn.train_as == "gcn":
-        plans += [_graph_training(graph, stream, task, config, room_bytes, degrees) for task in stream]
-    for task in stream:
-        num_nodes = _sizes(graph, stream, task, degrees, seen=config.tasks.inter_task_edges).num_nodes
-        needed = method.planned_work_bytes(
-            config,
-            num_nodes=num_nodes,
-            num_rows=int(task.train_ids.size),
-            num_features=graph.num_features,
-            room_bytes=room_bytes,
+        plans += (
+            [plan_all_graphs(sizes, room_bytes)]
+            if method.keeps_tasks or method.keeps_graphs
+            else [plan_task_graph(sizes, task, room_bytes) for task in stream]
         )
-        plans.append(StagePlan("train", needed, f"the method's work on {num_nodes:,} nodes", setting="memory"))
-    plan = largest("train", plans)
-    state_bytes = _state_bytes(graph, stream, config)
-    formula = f"{plan.formula}; the method's state {state_bytes:,} bytes" if state_bytes else plan.formula
-    return replace(plan, host_bytes=plan.host_bytes + state_bytes, formula=formula)
+    else:
+        counts = [task.train_ids.size for task in stream]
+        plans += [
+            plan_rows_of(sizes, int(rows), room_bytes) for rows in ([sum(counts)] if method.keeps_tasks else counts)
+        ]
+    for task in stream:
+        of_task = task_sizes(sizes, task, room_bytes)
+        needed = method.planned_work_bytes(sizes.config, of_task)
+        what = f"the method's work on {of_task.num_nodes:,} nodes"
+        plans.append(StagePlan("train", needed, what, setting="memory"))
+        if learn.num_hops:
+            plans.append(_propagation(sizes, task, room_bytes, seen=sizes.config.tasks.inter_task_edges))
+    return largest("train", plans)
 
 
-def _state_bytes(graph: GraphStore, stream: TaskStream, config: RunConfig) -> int:
-    """What the method keeps besides the bank, when all tasks are learned."""
-    method, widths = create_method(config.method), _widths(graph, stream, config)
-    num_weights = sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(widths))
-    values = _row_sizes(graph, 1).num_values
-    row_bytes = 4 * graph.num_features if values is None else 8 * values
-    return method.planned_bytes(num_weights, stream.num_classes, len(stream)) + method.planned_node_bytes(
-        config,
-        row_bytes=row_bytes,
-        num_features=graph.num_features,
-        num_classes=stream.num_classes,
-        num_tasks=len(stream),
-    )
-
-
-def _graph_training(
-    graph: GraphStore, stream: TaskStream, task: Task, config: RunConfig, room_bytes: int, degrees: NDArray[np.int64]
-) -> StagePlan:
-    widths, learn = _widths(graph, stream, config), config.learn
-    sizes = _sizes(graph, stream, task, degrees, seen=config.tasks.inter_task_edges)
-    counts = {"num_nodes": sizes.num_nodes, "num_edges": sizes.num_edges}
-    # `auto` is planned as the CPU: what a GPU needs is its own memory.
-    device = "cpu" if learn.device == "auto" else learn.device
-    if trains_in_blocks(sizes.num_nodes, widths, encoder=learn.encoder, dropout=learn.dropout, device=device):
-        return plan_blocks(graph, widths, room_bytes=room_bytes, **counts)
-    return plan_propagation(graph, widths, dropout=learn.dropout, **counts)
-
-
-def _remembering(graph: GraphStore, stream: TaskStream, config: RunConfig, degrees: NDArray[np.int64]) -> StagePlan:
+def _remembering(sizes: RunSizes, room_bytes: int) -> StagePlan:
     plans = []
-    for task in stream:
-        sizes = _sizes(graph, stream, task, degrees, seen=config.tasks.inter_task_edges)
-        plan = plan_choose(
-            sizes.num_nodes,
-            graph.num_features,
-            num_candidates=int(task.train_ids.size),
-            settings=choose_settings(config, task.index),
-            num_edges=sizes.num_edges,
-            num_values=sizes.num_values,
-            rank_columns=stream.num_classes if config.rank.features == "logits" else None,
-            memory=config.memory,
-            threads=config.threads,
-        )
-        bank = _bank_plan(graph, (task.index + 1) * config.bank.budget)
-        outputs = 4 * sizes.num_nodes * stream.num_classes if config.rank.features == "logits" else 0
-        plans.append(
-            replace(
-                plan,
-                host_bytes=plan.host_bytes + bank.host_bytes + outputs,
-                written_bytes=plan.written_bytes + bank.written_bytes,
-            )
-        )
+    for task in sizes.stream:
+        plan = sizes.method.planned_end(sizes.config, task_sizes(sizes, task, room_bytes))
+        plans.append(replace(plan, written_bytes=plan.written_bytes + sizes.bank_bytes + sizes.state_bytes))
     return largest("remember", plans)
 
 
-def _evaluation(graph: GraphStore, stream: TaskStream, config: RunConfig, degrees: NDArray[np.int64]) -> StagePlan:
-    plans = []
-    for task in stream:
-        sizes = _sizes(graph, stream, task, degrees, seen=_uses_seen(config))
-        plans.append(
-            plan_inference(
-                graph,
-                _widths(graph, stream, config),
+def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
+    config, plans = sizes.config, []
+    for task in sizes.stream:
+        scored = max(task.test_ids.size, task.valid_ids.size) * sizes.widths[-1] * SCORE_BYTES
+        if config.learn.num_hops:
+            plan = _propagation(sizes, task, room_bytes, seen=config.tasks.inter_task_edges)
+            predicting = 4 * PREDICT_ROWS * (2 * sizes.widths[0] + 2 * sum(sizes.widths[1:]))
+            plan = replace(plan, host_bytes=max(plan.host_bytes, predicting))
+        else:
+            found = sizes.graph_of(task, seen=_uses_seen(config))
+            plan = plan_inference(
+                sizes.graph,
+                sizes.widths,
                 settings=infer_settings(config),
                 threads=config.threads,
-                memory=config.memory,
-                num_nodes=sizes.num_nodes,
-                num_edges=sizes.num_edges,
+                memory=_memory(room_bytes),
+                num_nodes=found.num_nodes,
+                num_edges=found.num_edges,
             )
-        )
+        plans.append(replace(plan, host_bytes=plan.host_bytes + int(scored)))
     return largest("evaluate", plans)
+
+
+def _propagation(sizes: RunSizes, task: Task, room_bytes: int, *, seen: bool) -> StagePlan:
+    """Features of a task passed along the edges; they are then in a file."""
+    found, config = sizes.graph_of(task, seen=seen), sizes.config
+    plan = plan_propagated(
+        sizes.graph,
+        config.learn.num_hops,
+        norm=config.infer.norm,
+        memory=_memory(room_bytes),
+        threads=config.threads,
+        num_nodes=found.num_nodes,
+        num_edges=found.num_edges,
+    )
+    own = 4 * sizes.graph.num_features * int(task.node_ids.size) if seen else 0
+    formula = f"features passed along {config.learn.num_hops} edges: {plan.formula}"
+    return replace(plan, host_bytes=plan.host_bytes + own, formula=formula)
 
 
 def _uses_seen(config: RunConfig) -> bool:
     return config.tasks.inter_task_edges or config.tasks.eval_scope == "seen"
-
-
-def _widths(graph: GraphStore, stream: TaskStream, config: RunConfig) -> list[int]:
-    return [graph.num_features, *config.learn.hidden, stream.num_classes]
-
-
-def _bank_nodes(config: RunConfig, stream: TaskStream) -> int:
-    return sum(min(config.bank.budget, int(task.train_ids.size)) for task in stream[:-1])
-
-
-def _bank_plan(graph: GraphStore, num_nodes: int) -> StagePlan:
-    return plan_bank(num_nodes, graph.num_features, num_values=_row_sizes(graph, num_nodes).num_values)
-
-
-def _row_sizes(graph: GraphStore, num_rows: int) -> _Sizes:
-    """Rows of the average number of values, where features are sparse."""
-    section = graph.manifest.features
-    if section is None or not isinstance(graph.features, SparseFeatures):
-        return _Sizes(num_rows, 0, None)
-    return _Sizes(num_rows, 0, -(-section.num_values * num_rows // graph.num_nodes))
-
-
-def _sizes(graph: GraphStore, stream: TaskStream, task: Task, degrees: NDArray[np.int64], *, seen: bool) -> _Sizes:
-    tasks = stream.seen(task) if seen else [task]
-    num_nodes = sum(int(one.node_ids.size) for one in tasks)
-    num_edges = sum(int(degrees[one.node_ids].sum()) for one in tasks)
-    return replace(_row_sizes(graph, num_nodes), num_edges=num_edges)

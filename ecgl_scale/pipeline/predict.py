@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.infer.layerwise import infer_logits
+from ecgl_scale.infer.matrix import make_matrix
 from ecgl_scale.infer.propagate import propagate_features
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.task_graph import TaskGraphs, positions_of
@@ -30,6 +31,15 @@ from ecgl_scale.store.graph import GraphStore
 
 Matrix = NDArray[np.float32]
 PREDICT_ROWS = 1 << 14
+
+
+def _in_file(matrix: Matrix, path: Path) -> Matrix:
+    """The same numbers in a mapped file: every task's are wanted until the last, and memory is for the one at work."""
+    if isinstance(matrix, np.memmap):
+        return matrix
+    mapped = make_matrix(len(matrix), matrix.shape[1], path)
+    mapped[:] = matrix
+    return mapped
 
 
 class Predictor:
@@ -79,7 +89,8 @@ class Predictor:
                 on_event=self._on_event,
             )
             own = positions_of(nodes, task.node_ids)
-            self._propagated[task.index] = found if own.size == len(found) else np.asarray(found[own], np.float32)
+            found = found if own.size == len(found) else np.asarray(found[own], np.float32)
+            self._propagated[task.index] = _in_file(found, directory / "features.rows")
         return self._propagated[task.index]
 
     def logits(self, weights: SharedWeights, *, after: Task, on: Task, ids: NDArray[np.int64]) -> Matrix:

@@ -404,10 +404,11 @@ def test_the_plan_has_every_stage_in_order_with_its_formula(finish: Run) -> None
         ["memory=500MiB", "method=joint"],
         ["memory=500MiB", "learn.train_as=gcn"],
         ["memory=500MiB", "preset=reference", "tasks.eval_scope=seen"],
+        ["memory=500MiB", "method=ewc", "learn.features=propagated:1"],
     ],
     ids=" ".join,
 )
-def test_no_stage_takes_more_than_a_tenth_over_its_plan(tmp_path: Path, large: Path, overrides: list[str]) -> None:
+def test_every_stage_takes_about_what_was_planned(tmp_path: Path, large: Path, overrides: list[str]) -> None:
     """In a process of its own, whose memory nobody else has used before."""
     config = write_config(tmp_path / "run.yaml", large, bank={"budget": 500})
     keys = [argument for key in ["learn.epochs=2", "learn.hidden=[64]", *overrides] for argument in ("--set", key)]
@@ -415,10 +416,10 @@ def test_no_stage_takes_more_than_a_tenth_over_its_plan(tmp_path: Path, large: P
     child.join(120)
     assert child.exitcode == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert list(results["stages"]) == ["extract", "train", "remember", "evaluate"]
     for name, stage in results["stages"].items():
-        if stage["planned_bytes"]:
-            assert stage["peak_bytes"] <= 1.1 * stage["planned_bytes"], name
-            assert stage["peak_bytes"] <= 1.1 * 500 * 2**20, name
+        assert 0.3 * stage["planned_bytes"] <= stage["peak_bytes"] <= 1.1 * stage["planned_bytes"], name
+        assert stage["peak_bytes"] <= 1.1 * 500 * 2**20, name
 
 
 @pytest.fixture(scope="module")

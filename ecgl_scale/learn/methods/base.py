@@ -10,6 +10,7 @@ A method's state is arrays by name: the loop saves them after every task and giv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -18,15 +19,53 @@ from numpy.typing import NDArray
 
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets
-from ecgl_scale.learn.rows import RowCache
+from ecgl_scale.learn.rows import RowCache, plan_rows
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.events import EventSink
+from ecgl_scale.run.plan import StagePlan
+from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
 
 Arrays = dict[str, NDArray[Any]]
 Ids = NDArray[np.int64]
+
+ROW_BYTES = 64
+"""Of a training node while some are chosen: ids, labels, places, scores."""
+
+
+@dataclass(frozen=True)
+class TaskSizes:
+    """What is known of a task before its graph is there, to plan with."""
+
+    num_nodes: int
+    """Of the graph it is trained on."""
+    num_edges: int
+    edge_bytes: int
+    """Of those edges in memory, as ``GraphPropagation`` holds them."""
+    num_rows: int
+    """Training nodes."""
+    num_old_rows: int
+    """Those of all earlier tasks."""
+    widths: tuple[int, ...]
+    values_a_row: float | None
+    """Of the stored features; None for dense ones."""
+    is_propagated: bool
+    """The model's input has passed along edges, and is dense."""
+    epoch_bytes: int
+    """An epoch, besides the rows."""
+    training_bytes: int
+    """The rows, or the graph, and an epoch."""
+    room_bytes: int
+    """What the budget leaves besides what is held all the time."""
+
+    def rows_bytes(self, num_rows: int) -> int:
+        """Memory of so many rows of the model's input, held where they fit beside an epoch."""
+        is_sparse = self.values_a_row is not None and not self.is_propagated
+        num_values = int(np.ceil((self.values_a_row or 0) * num_rows)) if is_sparse else None
+        memory_bytes = max(self.room_bytes - self.epoch_bytes, 0)
+        return plan_rows(num_rows, self.widths[0], memory_bytes=memory_bytes, num_values=num_values).host_bytes
 
 
 class Context(Protocol):
@@ -96,6 +135,8 @@ class Method:
     """Whether nodes of old tasks are kept and replayed."""
     keeps_tasks: ClassVar[bool] = False
     """Whether the training rows of all old tasks are used again."""
+    keeps_graphs: ClassVar[bool] = False
+    """Whether, trained as a graph, the graphs of all old tasks are held as well."""
     restarts: ClassVar[bool] = False
     """Whether every task begins with new weights."""
 
@@ -142,9 +183,17 @@ class Method:
         del config, row_bytes, num_features, num_classes, num_tasks
         return 0
 
-    def planned_work_bytes(
-        self, config: RunConfig, *, num_nodes: int, num_rows: int, num_features: int, room_bytes: int
-    ) -> int:
-        """Memory for what is done, besides training, with a task's graph of so many nodes and training rows."""
-        del config, num_nodes, num_rows, num_features, room_bytes
+    def planned_work_bytes(self, config: RunConfig, sizes: TaskSizes) -> int:
+        """Memory in all for what a task needs before or while it is trained, where that is not ``training_bytes``."""
+        del config, sizes
         return 0
+
+    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+        """What ``end_task`` and ``remember`` need; bank and state are counted apart."""
+        del config
+        return end_plan(ROW_BYTES * sizes.num_rows + GATHER_BYTES, "what is kept is chosen and gathered")
+
+
+def end_plan(host_bytes: int, formula: str) -> StagePlan:
+    """The plan of a task's end."""
+    return StagePlan("remember", host_bytes, formula)

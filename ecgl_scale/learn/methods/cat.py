@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.adam import Adam
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods.base import Arrays, Context, Method
+from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes
 from ecgl_scale.learn.methods.kept import bank_of_state, bank_state, draw_per_class, labelled
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
@@ -129,13 +129,13 @@ class Cat(Method):
         del row_bytes
         return max(config.cat.nodes * num_tasks, num_classes) * (4 * num_features + 40)
 
-    def planned_work_bytes(
-        self, config: RunConfig, *, num_nodes: int, num_rows: int, num_features: int, room_bytes: int
-    ) -> int:
+    def planned_work_bytes(self, config: RunConfig, sizes: TaskSizes) -> int:
         """P X being made, or held beside encoders and blocks of embeddings."""
-        layout = plan_features(num_nodes, num_rows, num_features, room_bytes=room_bytes)
+        num_features = sizes.widths[0]
+        layout = plan_features(sizes.num_nodes, sizes.num_rows, num_features, room_bytes=sizes.room_bytes)
         encoders = 4 * ENCODERS_AT_ONCE * sum(a * b + b for a, b in pairwise((num_features, *config.cat.hidden)))
-        return max(layout.peak_bytes, layout.held_bytes + encoders + 3 * BLOCK_BYTES)
+        working = max(layout.peak_bytes, layout.held_bytes + encoders + 3 * BLOCK_BYTES)
+        return working + ROW_BYTES * sizes.num_rows
 
 
 class Condenser:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.message import GraphPropagation
-from ecgl_scale.learn.methods.base import Arrays, Context, Method
+from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.methods.kept import (
     bank_of_state,
     bank_state,
@@ -44,10 +44,15 @@ from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.tasks import Task
 from ecgl_scale.learn.train import AnySegment, Penalty
 from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.select.topk import top_nodes
+from ecgl_scale.store.edges.plan import MAX_BLOCK_EDGES
+from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
 
 HOPS = 2
+LOOK_BYTES = 48
+"""An edge's ends and their labels, while neighbours are compared."""
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float64]
@@ -139,6 +144,23 @@ class Continualgnn(Method):
         del num_features, num_classes, num_tasks
         return config.continualgnn.memory_nodes * (row_bytes + 40)
 
+    def planned_work_bytes(self, config: RunConfig, sizes: TaskSizes) -> int:
+        """The larger of detection, as a graph without its gradients, and training with rows of detected old nodes."""
+        if not config.tasks.inter_task_edges:
+            return 0
+        floats = sizes.widths[0] + 3 * sum(sizes.widths[1:-1]) + 4 * sizes.widths[-1]
+        detecting = sizes.edge_bytes + (4 * floats + ROW_BYTES) * sizes.num_nodes + sizes.rows_bytes(sizes.num_nodes)
+        old = 0 if config.learn.train_as == "gcn" else sizes.rows_bytes(sizes.num_old_rows)
+        return max(detecting, sizes.training_bytes + old)
+
+    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+        """An epoch over the memory; with ``alpha`` before that the labels across the edges of a block."""
+        looking = 0
+        if config.continualgnn.alpha:
+            looking = ROW_BYTES * sizes.num_nodes + LOOK_BYTES * min(sizes.num_edges, MAX_BLOCK_EDGES)
+        needed = ROW_BYTES * sizes.num_rows + max(looking, sizes.epoch_bytes + GATHER_BYTES)
+        return end_plan(needed, "an epoch over the memory, or labels of the task's neighbours")
+
 
 @dataclass(frozen=True)
 class Filled:
@@ -218,6 +240,7 @@ def detect_old_nodes(context: Context, weights: SharedWeights, ratio: float) -> 
     alone = np.flatnonzero(is_new)
     with torch.no_grad():
         before[alone] = weights.mlp(torch.from_numpy(rows.take(alone)).to(weights.device)).cpu().numpy()
+    del rows  # the next line reads them again
     delta = np.abs(graph_outputs(context, weights, task) - before).sum(axis=1)
     score = averaging.spread(np.where(changed, delta, 0), HOPS)
     reached = np.flatnonzero(score > 0)

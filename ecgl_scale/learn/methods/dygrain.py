@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods.base import Arrays, Context, Method
+from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes
 from ecgl_scale.learn.methods.kept import (
     old_train_ids,
     segments_with_old,
@@ -37,6 +37,7 @@ from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import StreamedPropagation
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
+from ecgl_scale.run.config import RunConfig
 from ecgl_scale.select.topk import top_nodes
 
 HOPS = 2
@@ -117,6 +118,10 @@ class Dygrain(Method):
         """The teacher, as arrays and as tensors."""
         del num_classes, num_tasks
         return 8 * num_weights
+
+    def planned_work_bytes(self, config: RunConfig, sizes: TaskSizes) -> int:
+        """The walk over a graph that keeps its nodes; the rows it finds, and the bank's outputs, are few."""
+        return sizes.training_bytes + (ROW_BYTES * sizes.num_nodes if config.tasks.inter_task_edges else 0)
 
 
 class Distillation:

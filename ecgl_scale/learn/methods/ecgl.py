@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import ClassVar
 
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods.base import Context, Method
+from ecgl_scale.learn.methods.base import Context, Method, TaskSizes
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.memory import own_memory_bytes
+from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.select.choose import ChooseSettings, choose_nodes
+from ecgl_scale.select.choose_plan import plan_choose
 from ecgl_scale.select.pagerank import PageRankSettings
 
 
@@ -48,6 +52,28 @@ class Ecgl(Method):
         bank = context.bank.add(task.index, ids, labels[chosen.local], rows, chosen.importance, chosen.diversity)
         shutil.rmtree(journal, ignore_errors=True)
         return bank
+
+    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+        """The larger of the two rankings; before that the outputs of all nodes, where those are ranked by."""
+        if not config.bank.budget:
+            return super().planned_end(config, sizes)
+        num_nodes, by_outputs = sizes.num_nodes, config.rank.features == "logits"
+        ranking = plan_choose(
+            num_nodes,
+            sizes.widths[0],
+            num_candidates=sizes.num_rows,
+            settings=choose_settings(config, 0),
+            num_edges=sizes.num_edges,
+            num_values=None if sizes.values_a_row is None else int(sizes.values_a_row * num_nodes) + 1,
+            rank_columns=sizes.widths[-1] if by_outputs else None,
+            memory=own_memory_bytes() + sizes.room_bytes,
+            threads=config.threads,
+        )
+        if not by_outputs:
+            return ranking
+        making = sizes.rows_bytes(num_nodes) + sizes.epoch_bytes
+        outputs = 4 * num_nodes * sizes.widths[-1]
+        return replace(ranking, host_bytes=max(ranking.host_bytes, making) + outputs)
 
 
 def choose_settings(config: RunConfig, task_index: int) -> ChooseSettings:

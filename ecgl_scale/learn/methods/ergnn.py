@@ -25,10 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods.base import Context, Method
+from ecgl_scale.learn.methods.base import ROW_BYTES, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.methods.kept import draw_per_class, scaled
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.select.topk import top_nodes
 from ecgl_scale.units import MIB
 
@@ -90,6 +92,14 @@ class Ergnn(Method):
         )
         ids = task.train_ids[chosen]
         return context.bank.add(task.index, ids, labels[chosen], context.bank_rows(task, ids))
+
+    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+        """The task's rows, blocks of them in float64, and with CM the rows they are compared with."""
+        compared = 0
+        if config.ergnn.select == "cm":
+            compared = 12 * sizes.widths[0] * min(MAX_COMPARED * sizes.widths[-1], sizes.num_rows)
+        needed = sizes.rows_bytes(sizes.num_rows) + ROW_BYTES * sizes.num_rows + compared + 3 * BLOCK_BYTES
+        return end_plan(needed, "the task's rows and blocks of them in float64")
 
 
 def mean_scores(rows: RowCache, labels: Ids, *, least_alike: bool = False) -> Scores:

@@ -21,9 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.learn.anchors import BYTES_PER_WEIGHT, Anchors
+from ecgl_scale.learn.feed import BLOCK_BYTES
 from ecgl_scale.learn.fisher import batch_squares, row_squares
-from ecgl_scale.learn.methods.base import Arrays, Context, Method
+from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.train import AnySegment, Penalty
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.plan import StagePlan
 
 
 class Ewc(Method):
@@ -71,6 +74,11 @@ class Ewc(Method):
         """The anchors, and the Fisher of the task that ends."""
         del num_classes, num_tasks
         return 2 * BYTES_PER_WEIGHT * num_weights
+
+    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+        """The task's rows, or its graph, once more, and a gradient, with squares of a block."""
+        del config
+        return end_plan(sizes.training_bytes + 2 * BLOCK_BYTES, "the task's rows, or graph, and a gradient")
 
 
 def _fisher(context: Context, segment: AnySegment) -> list[torch.Tensor]:

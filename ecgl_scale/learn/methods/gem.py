@@ -28,6 +28,7 @@ from ecgl_scale.learn.methods.base import Arrays, Context, Ids, Method
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.tasks import Task
 from ecgl_scale.learn.train import AnySegment
+from ecgl_scale.run.config import RunConfig
 
 REFERENCE_RIDGE = 1e-3
 RANK_TOLERANCE = 1e-13
@@ -44,6 +45,7 @@ class Gem(Method):
     stores: ClassVar[str] = "gem.memory_nodes nodes a task, features and label; as gcn the old task graphs"
     cost: ClassVar[str] = "one pass over the task's rows, and one over each old task's nodes; as gcn over its graph"
     reference: ClassVar[str] = "Gradient Episodic Memory for Continual Learning (Lopez-Paz and Ranzato, NeurIPS 2017)"
+    keeps_graphs: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._nodes: dict[int, Ids] = {}
@@ -86,9 +88,16 @@ class Gem(Method):
         self._nodes = {int(name.rpartition(".")[2]): np.array(ids) for name, ids in state.items()}
 
     def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
-        """A gradient for each task, and the projected one; memory nodes are few."""
+        """A gradient for each task, and the projected one."""
         del num_classes
         return 4 * num_weights * (num_tasks + 2)
+
+    def planned_node_bytes(
+        self, config: RunConfig, *, row_bytes: int, num_features: int, num_classes: int, num_tasks: int
+    ) -> int:
+        """Ids, and while a task is trained rows and targets."""
+        del num_features, num_classes
+        return num_tasks * config.gem.memory_nodes * (row_bytes + 40)
 
 
 def project(gradient: torch.Tensor, old: torch.Tensor, *, margin: float, ridge: float = 0.0) -> torch.Tensor:

@@ -19,11 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.learn.message import GraphSegment
-from ecgl_scale.learn.methods.base import Arrays, Context, Method
+from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.soft import SoftTargets
 from ecgl_scale.learn.train import AnySegment
+from ecgl_scale.run.config import RunConfig
 from ecgl_scale.units import MIB
 
 HELD_BYTES = 64 * MIB
@@ -98,9 +99,15 @@ class Lwf(Method):
         self._teacher = [torch.from_numpy(np.array(state[f"teacher.{index}"])) for index in range(len(state))]
 
     def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
-        """Two copies of the weights while old outputs are made, and those outputs."""
+        """Two copies of the weights while old outputs are made."""
         del num_classes, num_tasks
-        return 8 * num_weights + HELD_BYTES
+        return 8 * num_weights
+
+    def planned_work_bytes(self, config: RunConfig, sizes: TaskSizes) -> int:
+        """Training, and the old outputs beside it."""
+        del config
+        outputs = 4 * sizes.num_rows * sizes.widths[-1]
+        return sizes.training_bytes + (outputs if outputs <= HELD_BYTES else 0)
 
 
 def _outputs(

@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from ecgl_scale.learn.anchors import BYTES_PER_WEIGHT, Anchors
 from ecgl_scale.learn.fisher import batch_squares
-from ecgl_scale.learn.methods.base import Arrays, Context, Method
+from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.train import Penalty
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.plan import StagePlan
 
 
 class Mas(Method):
@@ -72,3 +74,8 @@ class Mas(Method):
         """The anchors, and the importances of the task that ends."""
         del num_classes, num_tasks
         return 2 * BYTES_PER_WEIGHT * num_weights
+
+    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+        """The task's rows, or its graph, once more, and a gradient."""
+        del config
+        return end_plan(sizes.training_bytes, "the task's rows, or graph, and a gradient")

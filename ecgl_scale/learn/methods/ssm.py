@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets, target_fields
 from ecgl_scale.learn.message import GraphPropagation, GraphSegment
-from ecgl_scale.learn.methods.base import Arrays, Context, Method
+from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.methods.kept import (
     bank_of_state,
     bank_state,
@@ -40,6 +40,8 @@ from ecgl_scale.learn.spread import neighbours_of
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.plan import StagePlan
+from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
 
 Ids = NDArray[np.int64]
@@ -126,6 +128,11 @@ class Ssm(Method):
             reached *= budget
             num_nodes += reached
         return num_nodes * (row_bytes + 41 + 8 + 16)
+
+    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+        """Places and degrees of all nodes, and the rows that are kept."""
+        del config
+        return end_plan(ROW_BYTES * sizes.num_nodes + GATHER_BYTES, "places and degrees of the task's nodes")
 
 
 def add_neighbours(

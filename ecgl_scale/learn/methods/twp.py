@@ -25,10 +25,12 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.anchors import BYTES_PER_WEIGHT, Anchors
 from ecgl_scale.learn.attention import attention_bytes, attention_gradient
 from ecgl_scale.learn.message import GraphSegment
-from ecgl_scale.learn.methods.base import Arrays, Context, Method
+from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.train import AnySegment, Penalty
+from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.units import format_bytes
 
 RELATIVE_STEP = 1e-3
@@ -145,6 +147,12 @@ class Twp(Method):
         """The anchors; the gradient, the weights, their gradients and the difference while a step is made."""
         del num_classes, num_tasks
         return (BYTES_PER_WEIGHT + 16) * num_weights
+
+    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+        """The task's rows and a gradient, then the rows of all nodes and the attention; a graph has those already."""
+        rows = 0 if config.learn.train_as == "gcn" else sizes.rows_bytes(sizes.num_nodes)
+        needed = sizes.training_bytes + rows + attention_bytes(sizes.num_nodes, sizes.widths[1])
+        return end_plan(needed, "the task's rows, or graph, and a gradient; attention over its edges")
 
 
 def _topology_gradient(context: Context, segment: AnySegment) -> list[torch.Tensor]:

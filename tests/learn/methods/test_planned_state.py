@@ -1,27 +1,45 @@
-"""What a plan says of a method's own state covers the state it has at the end."""
+"""What a plan says of a method's own state covers the state it has at the end; and it says so for every method."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from ecgl_scale.learn.methods import METHODS, create_method
+from ecgl_scale.learn.methods.base import TaskSizes
 from ecgl_scale.pipeline.plan import plan_config
 from tests.learn.methods.learning import learn, new_learner, small_config
 
 OVERRIDES = {
-    "ergnn": (),
+    "gem": ("gem.memory_nodes=9",),
     "ssm": ("ssm.centre_nodes=5", "ssm.neighbours=[2]"),
     "cat": ("cat.nodes=8", "cat.steps=2"),
-    "dygrain": (),
     "continualgnn": ("continualgnn.memory_nodes=20",),
 }
+KEEPS_NOTHING = ("finetune", "joint")
+LARGE = TaskSizes(
+    num_nodes=1_000_000,
+    num_edges=20_000_000,
+    edge_bytes=88_000_000,
+    num_rows=600_000,
+    num_old_rows=400_000,
+    widths=(100, 256, 10),
+    values_a_row=None,
+    is_propagated=False,
+    epoch_bytes=70 << 20,
+    training_bytes=400 << 20,
+    room_bytes=4 << 30,
+)
 
 
-@pytest.mark.parametrize("method", OVERRIDES)
-def test_the_state_is_not_larger_than_planned(method: str, store: Path, cache: Path, tmp_path: Path) -> None:
-    config = small_config(store, cache, method, *OVERRIDES[method], "learn.epochs=1")
+@pytest.mark.parametrize("method", METHODS)
+def test_the_state_is_in_the_plan_and_not_larger_than_planned(
+    method: str, store: Path, cache: Path, tmp_path: Path
+) -> None:
+    config = small_config(store, cache, method, *OVERRIDES.get(method, ()), "learn.epochs=1")
     learner = new_learner(config, tmp_path)
     learn(learner, 0, 1, 2)
     size = sum(array.nbytes for array in learner.method.state().values())
@@ -29,5 +47,47 @@ def test_the_state_is_not_larger_than_planned(method: str, store: Path, cache: P
     sizes = {"row_bytes": 4 * 8, "num_features": 8, "num_classes": 6, "num_tasks": 3}
     planned = learner.method.planned_bytes(num_weights, 6, 3) + learner.method.planned_node_bytes(config, **sizes)
     assert size <= 1.1 * planned + 64
-    (stage,) = [stage for stage in plan_config(config).stages if stage.stage == "train"]
-    assert (f"the method's state {planned:,} bytes" in stage.formula) == (planned > 0)
+    keeps_bank = learner.method.keeps_bank
+    assert (planned > 0 or keeps_bank) == (method not in KEEPS_NOTHING)
+    for stage in plan_config(config).stages:
+        assert (f"the method's state {planned:,} bytes" in stage.formula) == (planned > 0), stage.stage
+        assert ("bank " in stage.formula) == keeps_bank, stage.stage
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_says_what_the_end_of_a_task_takes(method: str, store: Path, cache: Path) -> None:
+    config = small_config(store, cache, method)
+    stages = {stage.stage: stage for stage in plan_config(config).stages}
+    assert list(stages) == ["extract", "train", "remember", "evaluate"]
+    assert create_method(method).planned_end(config, LARGE).host_bytes > 0
+    assert stages["remember"].formula
+
+
+def test_weights_held_fast_need_the_task_once_more_at_its_end(store: Path, cache: Path) -> None:
+    for method in ("ewc", "mas", "twp"):
+        config = small_config(store, cache, method)
+        assert create_method(method).planned_end(config, LARGE).host_bytes >= LARGE.training_bytes
+
+
+def test_attention_holds_the_first_layer_and_its_gradient_for_all_nodes(store: Path, cache: Path) -> None:
+    needed = create_method("twp").planned_end(small_config(store, cache, "twp"), LARGE).host_bytes
+    assert needed >= LARGE.training_bytes + 4 * 100 * LARGE.num_nodes + 8 * 256 * LARGE.num_nodes
+
+
+def test_detection_is_planned_where_the_graph_keeps_its_nodes(store: Path, cache: Path) -> None:
+    method = create_method("continualgnn")
+    assert method.planned_work_bytes(small_config(store, cache, "continualgnn"), LARGE) == 0
+    growing = small_config(store, cache, "continualgnn", "tasks.inter_task_edges=true")
+    rows_and_messages = LARGE.edge_bytes + 2 * 4 * 100 * LARGE.num_nodes
+    assert method.planned_work_bytes(growing, LARGE) >= rows_and_messages + 4 * 256 * LARGE.num_nodes
+    busy = replace(LARGE, training_bytes=8 << 30)  # then it is the rows of old nodes that come on top
+    assert method.planned_work_bytes(growing, busy) >= busy.training_bytes + 4 * 100 * LARGE.num_old_rows
+
+
+def test_outputs_of_all_nodes_are_planned_where_nodes_are_ranked_by_them(store: Path, cache: Path) -> None:
+    by_features, by_outputs = (
+        create_method("ecgl").planned_end(small_config(store, cache, "ecgl", f"rank.features={kind}"), LARGE)
+        for kind in ("raw", "logits")
+    )
+    assert by_outputs.host_bytes >= (4 * 100 + 4 * 10) * LARGE.num_nodes
+    assert by_outputs.formula != by_features.formula or by_outputs.host_bytes != by_features.host_bytes

@@ -1,0 +1,118 @@
+"""What a plan is made of: sizes of tasks, rows and weights, known from the store and the stream alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.learn.bank import plan_bank
+from ecgl_scale.learn.methods import create_method
+from ecgl_scale.learn.methods.base import Method
+from ecgl_scale.learn.tasks import Task, TaskStream
+from ecgl_scale.run.config import RunConfig
+from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.graph import GraphStore
+
+KEPT_WEIGHT_BYTES = 16
+"""A weight, its gradient and two moments."""
+CHECKPOINT_WEIGHT_BYTES = 24
+"""Copies of a weight and its moments, and the same as they are written."""
+
+
+@dataclass(frozen=True)
+class GraphSizes:
+    """A task's graph before it is extracted: the edges into its nodes, so never too few."""
+
+    num_nodes: int
+    num_edges: int
+
+
+@dataclass(frozen=True, eq=False)
+class RunSizes:
+    """A store, a stream and a config, as numbers. Memory: ``degrees``."""
+
+    graph: GraphStore
+    stream: TaskStream
+    config: RunConfig
+    degrees: NDArray[np.int64]
+
+    @cached_property
+    def method(self) -> Method:
+        """The method, to be asked what it needs."""
+        return create_method(self.config.method)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Features, hidden layers, classes."""
+        return (self.graph.num_features, *self.config.learn.hidden, self.stream.num_classes)
+
+    @property
+    def num_weights(self) -> int:
+        """With biases."""
+        return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(self.widths))
+
+    @property
+    def values_a_row(self) -> float | None:
+        """Stored values of the average row of a task's graph; None for dense rows, which standardised ones are."""
+        section = self.graph.manifest.features
+        is_sparse = isinstance(self.graph.features, SparseFeatures) and self.config.learn.scale != "standard"
+        return section.num_values / self.graph.num_nodes if is_sparse and section is not None else None
+
+    def input_values(self, num_rows: int) -> int | None:
+        """Values of so many rows as the model is given them; None for dense ones, which propagated ones are."""
+        if self.values_a_row is None or self.config.learn.num_hops:
+            return None
+        return int(np.ceil(self.values_a_row * num_rows))
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of a row as the model is given it."""
+        values = self.input_values(1)
+        return 4 * self.graph.num_features if values is None else 8 * values
+
+    def graph_of(self, task: Task, *, seen: bool) -> GraphSizes:
+        """The graph of a task, or of all up to it."""
+        tasks = self.stream.seen(task) if seen else [task]
+        num_nodes = sum(int(one.node_ids.size) for one in tasks)
+        return GraphSizes(num_nodes, sum(int(self.degrees[one.node_ids].sum()) for one in tasks))
+
+    @cached_property
+    def bank_nodes(self) -> int:
+        """Nodes in the bank when all tasks are learned."""
+        if not self.method.keeps_bank:
+            return 0
+        return sum(min(self.config.bank.budget, int(task.train_ids.size)) for task in self.stream)
+
+    @cached_property
+    def bank_bytes(self) -> int:
+        """Memory of the bank when all tasks are learned, twice while it is added to."""
+        if not self.bank_nodes:
+            return 0
+        num_values = self.input_values(self.bank_nodes)
+        return plan_bank(self.bank_nodes, self.graph.num_features, num_values=num_values).host_bytes
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """Memory of what the method keeps besides the bank, when all tasks are learned."""
+        num_classes, num_tasks = self.stream.num_classes, len(self.stream)
+        return self.method.planned_bytes(self.num_weights, num_classes, num_tasks) + self.method.planned_node_bytes(
+            self.config,
+            row_bytes=self.row_bytes,
+            num_features=self.graph.num_features,
+            num_classes=num_classes,
+            num_tasks=num_tasks,
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the weights between two epochs."""
+        return KEPT_WEIGHT_BYTES * self.num_weights
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Memory of a checkpoint that is written while training goes on."""
+        return CHECKPOINT_WEIGHT_BYTES * self.num_weights
