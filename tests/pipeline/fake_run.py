@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
     if config.learn.lambda_ == 7 and not resume:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
         (out / "waits").touch()
-        time.sleep(60)
+        time.sleep(600)  # longer than a test may take: a sweep that does not stop it does not end in time
     stage = {"seconds": 1.0, "peak_bytes": 1000 + config.seed}
     stages = {"train": stage, "evaluate": stage}
     results = {"aa": 10 * config.learn.lambda_ + config.seed, "af": -1.0, "num_tasks": 3, "stages": stages}

@@ -170,10 +170,8 @@ def test_stopped_it_stops_its_runs_and_goes_on_when_called_again(
 
     thread = threading.Thread(target=stop)
     thread.start()
-    started = time.monotonic()
     ran = sweep(config, out, *arguments)
     thread.join()
-    assert time.monotonic() - started < 30
     assert ran.code == code, ran.stderr
     assert [*statuses(out).values()] == ["stopped", "waiting"]
     if number is signal.SIGINT:
