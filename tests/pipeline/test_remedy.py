@@ -45,7 +45,7 @@ CASES = [
     ("train", ("method=finetune", *BLOCKS), "learn.block_rows=64"),
     ("train", (*LARGE_BANK, *BLOCKS), "learn.block_rows=64"),
     ("train", ("learn.train_as=gcn", "method=finetune", "learn.hidden=[256]"), "learn.train_as=mlp"),
-    ("remember", ("bank.budget=80000", "threads=1"), "bank.budget=5000"),
+    ("train", ("bank.budget=80000", "threads=1"), "bank.budget=5000"),
 ]
 
 
@@ -78,7 +78,7 @@ def test_settings_that_keep_the_results_are_named_before_those_that_do_not(large
         checked(tight)
 
 
-@pytest.mark.parametrize(("stage", "overrides"), [("extract", ("method=finetune",)), ("remember", ())])
+@pytest.mark.parametrize(("stage", "overrides"), [("train", ("method=finetune",)), ("remember", ())])
 def test_where_no_setting_is_enough_only_the_memory_is_named(
     store: Path, stage: str, overrides: tuple[str, ...]
 ) -> None:
