@@ -18,6 +18,8 @@ from ecgl_scale.run.events import EventSink, Note
 
 CAPTURE_NAME = "memray.bin"
 PAGE_NAME = "memray.html"
+DRAW_SECONDS = 600
+"""Finding the names of all native functions takes a while; the results are written before."""
 
 
 def require_memray() -> None:
@@ -44,7 +46,11 @@ def _draw(capture: Path, page: Path, on_event: EventSink) -> None:
     """A flame graph, made by memray's own command; the capture stays in any case."""
     options = ["--force", "--no-web", "--output", str(page)]
     command = [sys.executable, "-m", "memray", "flamegraph", *options, str(capture)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DRAW_SECONDS)
+    except subprocess.TimeoutExpired:
+        on_event(Note(f"native allocations: {capture}; no flame graph within {DRAW_SECONDS} s"))
+        return
     if done.returncode == 0:
         on_event(Note(f"native allocations: {capture}, {page}"))
     else:

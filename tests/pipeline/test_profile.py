@@ -10,7 +10,7 @@ import pytest
 from ecgl_scale.pipeline import profile
 from ecgl_scale.pipeline.run_log import LOG_NAME
 from tests.cli_runner import run_cli
-from tests.faults.running import run_process
+from tests.faults.running import start_child
 from tests.pipeline.streams import write_config
 
 KEYS = ("--set", "learn.epochs=1", "--set", "method=finetune")
@@ -23,8 +23,9 @@ def config(store: Path, cache: Path, tmp_path: Path) -> Path:
 
 def test_a_run_leaves_its_allocations_and_their_flame_graph(config: Path, tmp_path: Path) -> None:
     memray = pytest.importorskip("memray", reason="memray is not installed")
-    ran = run_process("run", config, "--out", tmp_path / "run", *KEYS, "--memray")
-    assert ran.code == 0, ran.stderr
+    child = start_child(None, (), "run", config, "--out", tmp_path / "run", *KEYS, "--memray")
+    child.join(280)
+    assert child.exitcode == 0
     with memray.FileReader(tmp_path / "run" / "memray.bin") as reader:
         assert reader.metadata.has_native_traces
         functions = {

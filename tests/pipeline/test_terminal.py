@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.running import cli_command, run_process
+from tests.faults.running import cli_command, start_child
 from tests.pipeline.streams import write_config
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -24,21 +25,30 @@ def config(store: Path, cache: Path, tmp_path: Path) -> Path:
 
 
 def test_into_a_file_go_plain_lines_without_control_characters(config: Path, tmp_path: Path) -> None:
-    ran = run_process("run", config, "--out", tmp_path / "run", *KEYS)
-    assert ran.code == 0, ran.stderr
-    assert not CONTROL.search(ran.stdout + ran.stderr)
-    lines = [line.partition(" ")[2] for line in ran.stderr.splitlines()]
+    child = start_child(_say_to, (str(tmp_path / "said"),), "run", config, "--out", tmp_path / "run", *KEYS)
+    child.join(250)
+    said = (tmp_path / "said").read_text()
+    assert child.exitcode == 0, said
+    assert not CONTROL.search(said)
+    lines = [line.partition(" ")[2] for line in said.splitlines()]
     assert any(re.fullmatch(r"task 2 of 3, train: [\d.]+ s, peak .* of .* planned", line) for line in lines)
     assert [line for line in lines if "learned" in line] == [
         line for line in lines if re.fullmatch(r"task \d of 3 learned: AA [\d.]+", line)
     ]
 
 
+def _say_to(path: str) -> None:
+    """In a child: both streams go to a file."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+
+
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_a_terminal_shows_tasks_stage_amount_rate_and_memory_of_the_plan(config: Path, tmp_path: Path) -> None:
     """Eighty columns: nothing is cut off or wrapped."""
     tmux = ("tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null")
-    keys = ("--set", "learn.epochs=2000", *KEYS[2:])
+    keys = ("--set", "learn.epochs=400", *KEYS[2:])
     command = cli_command("run", config, "--out", tmp_path / "run", *keys)
     line = f"{shlex.join(command)}; echo $? > {shlex.quote(str(tmp_path / 'code'))}; sleep 600"
     subprocess.run([*tmux, "new-session", "-d", "-x", "80", "-y", "30", line], check=True, timeout=60)
@@ -50,14 +60,14 @@ def test_a_terminal_shows_tasks_stage_amount_rate_and_memory_of_the_plan(config:
     together = "\n".join(seen)
     memory = r"[\d.]+ MiB of [\d.]+ MiB planned"
     assert re.search(rf"^task [123] of 3 +[━╸╺]+ +{memory}", together, re.MULTILINE)
-    assert re.search(r"^train task \d +[━╸╺]+ +[\d,]+ of 2,000 epochs +[\d.,]+/s +.*s left", together, re.MULTILINE)
+    assert re.search(r"^train task \d +[━╸╺]+ +[\d,]+ of 400 epochs +[\d.,]+/s +.*s left", together, re.MULTILINE)
     assert re.search(rf"^task 1 of 3: AA [\d.]+, .*s, peak {memory}$", seen[-1], re.MULTILINE)
     assert "…" not in together
 
 
 def _watch(tmux: tuple[str, ...], code: Path) -> list[str]:
     """What the pane shows until the run has ended."""
-    seen, deadline = [], time.monotonic() + 200
+    seen, deadline = [], time.monotonic() + 250
     while time.monotonic() < deadline:
         has_ended = code.exists()
         shown = subprocess.run([*tmux, "capture-pane", "-p"], check=True, timeout=60, capture_output=True, text=True)
