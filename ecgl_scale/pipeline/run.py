@@ -21,7 +21,7 @@ from ecgl_scale.pipeline.directory import EventLog, RunDirectory
 from ecgl_scale.pipeline.estimate import is_long, with_times
 from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.plan import plan_run
-from ecgl_scale.pipeline.profile import native_profile, require_memray
+from ecgl_scale.pipeline.profile import draw_profile, require_memray, tracked
 from ecgl_scale.pipeline.remedy import require_fit
 from ecgl_scale.pipeline.results import make_results, summary, write_metrics
 from ecgl_scale.pipeline.run_log import LOG_NAME, RunLog
@@ -83,8 +83,10 @@ def run(
                 log.begin(config, state, plan)
                 for event in early:
                     log.hear(event)
-                with native_profile(directory.path, log) if memray else nullcontext():
+                with tracked(directory.path) if memray else nullcontext():
                     results = _run_from(state, config, graph, stream, plan, directory, log)
+                if memray:
+                    draw_profile(directory.path, log)
                 log.say(f"finished: {summary(results)}")
         directory.remove_work()
         return results

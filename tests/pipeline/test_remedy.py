@@ -41,7 +41,6 @@ def checked(config: RunConfig) -> None:
 
 
 CASES = [
-    ("evaluate", ("method=finetune", "threads=6"), "threads=1"),
     ("train", ("method=finetune", *BLOCKS), "learn.block_rows=64"),
     ("train", (*LARGE_BANK, *BLOCKS), "learn.block_rows=64"),
     ("train", ("learn.train_as=gcn", "method=finetune", "learn.hidden=[256]"), "learn.train_as=mlp"),
