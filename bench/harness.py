@@ -122,7 +122,7 @@ def _circumstances() -> dict[str, Any]:
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=RESULTS.parent
     )
     return {
-        "command": " ".join(["python", *sys.orig_argv[1:]]),
+        "command": _command(sys.orig_argv[1:]),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit.stdout.strip() or None,
         "cores": len(os.sched_getaffinity(0)),
@@ -133,6 +133,13 @@ def _circumstances() -> dict[str, Any]:
         "versions": versions,
         "load_average": os.getloadavg(),
     }
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Without the places of this machine."""
+    places = {"--work", "--data"}
+    kept = [b for a, b in zip(["", *arguments], arguments, strict=False) if b not in places and a not in places]
+    return " ".join(["python", *kept])
 
 
 def _processor() -> str:

@@ -87,3 +87,8 @@ def test_a_record_says_where_and_with_what_it_was_measured(tmp_path: Path, monke
 def test_a_failing_child_is_a_failure_of_the_benchmark() -> None:
     with pytest.raises(RuntimeError, match="exited with 2"):
         harness.run_measured(harness.ecgl("no-such-command"))
+
+
+def test_a_record_has_no_places_of_this_machine() -> None:
+    given = ["-m", "bench.case", "--work", "/somewhere", "--repeats", "3", "--data", "/else"]
+    assert harness._command(given) == "python -m bench.case --repeats 3"
