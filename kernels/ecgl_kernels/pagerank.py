@@ -29,7 +29,7 @@ UNIT_BITS = 14
 """Tiles are also cut at multiples of this many edges: pieces that begin there change no order of adding."""
 LONG_EDGES = 512
 """Shorter runs are walked one by one: four short walks would only cost their set-up. A tile of a billion-edge Kronecker
-graph has about 4,000 edges; walked at four places they take two thirds of the time."""
+graph has about 4,000 edges, and gains by it."""
 
 
 @kernel
