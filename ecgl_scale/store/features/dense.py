@@ -52,7 +52,7 @@ _CHUNK_AND_CRC = 0x48674BC7
 
 
 class DenseFeatures:
-    """Dense features of a finished store; what is handed out has been checked, but for ``read_span`` without ``check``."""
+    """Dense features of a finished store; what it hands out is checked, but for ``read_span`` without ``check``."""
 
     kind: Literal["dense"] = "dense"
 
