@@ -28,7 +28,7 @@ from ecgl_scale.units import MIB, format_bytes
 
 CHUNK_ROWS = 4096
 """Long enough for BLAS to reach its speed, short enough for a chunk of 100 columns to stay in cache."""
-UNIT_BYTES = 8 * MIB
+UNIT_BYTES = 32 * MIB
 """Several chunks are a thread's at once: the store's own chunks end elsewhere, and are read whole at both ends."""
 UNITS_AHEAD = 4
 """How far the system is asked to read ahead of the threads."""
