@@ -88,6 +88,10 @@ def collect(graph: str, directory: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def _key(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["graph"], row["method"], row["setting"]
+
+
 def _kept_bytes(run: Path) -> int:
     """Bytes on disk of the bank and of the method's own state after the last task."""
     states = sorted((run / "weights").glob("method-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
@@ -118,7 +122,9 @@ def main() -> None:
         write_config(graph, arguments.methods, arguments.settings, store=store, path=config)
         options = ["--seeds", arguments.seeds, "--jobs", str(arguments.jobs), "--out", str(out)]
         done = subprocess.run(harness.ecgl("sweep", str(config), *options), check=False)
-        rows = [row for row in rows if row["graph"] != graph] + collect(graph, out)
+        found = collect(graph, out)
+        known = {_key(row) for row in found}
+        rows = [row for row in rows if _key(row) not in known] + found
         harness.save("methods", {"accuracy": "macro, percent, test nodes", "rows": rows})
         if done.returncode:
             sys.exit(done.returncode)
