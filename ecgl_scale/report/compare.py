@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from ecgl_scale.report.runs import BOUNDS, Group, common_seeds
+from ecgl_scale.report.runs import ABLATIONS, BOUNDS, Group, common_seeds
 from ecgl_scale.report.tables import (
     NONE,
     Cell,
@@ -23,12 +23,6 @@ SETTINGS = {"task-il": "Task-incremental", "class-il": "Class-incremental"}
 SETTING_NOTES = {
     "task-il": "The classes to choose from are those of the node's own task.",
     "class-il": "The classes to choose from are all those seen so far.",
-}
-ABLATIONS = {
-    ("bank.importance", False): "without importance",
-    ("bank.diversity", False): "without diversity",
-    ("bank.select", "random"): "random nodes remembered",
-    ("learn.train_as", "gcn"): "trained as GCN",
 }
 
 

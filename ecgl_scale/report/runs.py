@@ -25,6 +25,14 @@ SECTIONS = {"", "tasks", "learn", "bank", "rank", "infer"}
 BOUNDS = {"joint"}
 """Methods that see every task again; their AF says nothing, and they are no competitors."""
 
+ABLATIONS: dict[tuple[str, Any], str] = {
+    ("bank.importance", False): "without importance",
+    ("bank.diversity", False): "without diversity",
+    ("bank.select", "random"): "random nodes remembered",
+    ("learn.train_as", "gcn"): "trained as GCN",
+}
+"""Values that switch a part of the method off or over, and what tables call that."""
+
 
 @dataclass(frozen=True)
 class FinishedRun:
@@ -210,7 +218,7 @@ def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_pre
     members: dict[tuple[str, ...], list[FinishedRun]] = {}
     for run in runs:
         members.setdefault(tuple(repr(run.settings.get(key)) for key in varied), []).append(run)
-    usual = [_usual([values[place] for values in members]) for place in range(len(varied))]
+    usual = [_usual(key, [values[place] for values in members]) for place, key in enumerate(varied)]
     base = max(members, key=lambda values: (sum(map(str.__eq__, values, usual)), len(members[values])))
     name = f"{part[1]} ({part[2]})" if many_presets else part[1]
     groups = []
@@ -228,10 +236,11 @@ def _order(value: Any) -> tuple[bool, float, str]:
     return not is_number, float(value) if is_number else 0.0, str(value)
 
 
-def _usual(values: list[str]) -> str:
-    """The most common value; among equals the one that is switched on, then the first."""
+def _usual(key: str, values: list[str]) -> str:
+    """The most common value; among equals the first that switches nothing off or over."""
     counts = Counter(values)
-    return max(counts, key=lambda value: (counts[value], value == "True"))
+    ablations = {repr(value) for name, value in ABLATIONS if name == key}
+    return max(counts, key=lambda value: (counts[value], value not in ablations))
 
 
 def _differences(

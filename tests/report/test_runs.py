@@ -48,6 +48,14 @@ def test_a_single_varied_key_is_shown_for_every_value(tmp_path: Path) -> None:
     assert sum(group.is_base for group in groups) == 1
 
 
+def test_of_two_variants_the_one_with_the_default_is_the_method_itself(tmp_path: Path) -> None:
+    groups = groups_of([make_run(tmp_path / kind, learn__train_as=kind) for kind in ("gcn", "mlp")])
+    assert {group.label: group.is_base for group in groups} == {
+        "ecgl, learn.train_as=mlp": True,
+        "ecgl, learn.train_as=gcn": False,
+    }
+
+
 def test_one_table_a_setting_has_methods_by_stores_and_the_best_that_is_no_bound_in_bold(tmp_path: Path) -> None:
     task, klass = accuracy_tables(groups_of(make_comparison(tmp_path)))
     assert task.title.startswith("Task")
