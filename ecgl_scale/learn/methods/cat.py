@@ -105,12 +105,7 @@ class Cat(Method):
         adam = Adam([rows], lr=config.cat.lr, weight_decay=0.0)
         for start in range(0, config.cat.steps, ENCODERS_AT_ONCE):
             stop = min(start + ENCODERS_AT_ONCE, config.cat.steps)
-            encoders = [condenser.encoder((task.index, step)) for step in range(start, stop)]
-            for encoder, means in zip(encoders, condenser.real_means(encoders, rng), strict=True):
-                rows.requires_grad_(True)
-                (rows.grad,) = torch.autograd.grad(condenser.loss(encoder, means, rows, labels[chosen]), rows)
-                rows.requires_grad_(False)
-                adam.step()
+            condenser.match(rows, labels[chosen], adam, [(task.index, step) for step in range(start, stop)], rng)
             context.on_event(BlockFinished(STAGE, stop))
         return rows.cpu().numpy(), labels[chosen]
 
@@ -154,6 +149,22 @@ class Condenser:
         *inner, last = self._config.cat.hidden
         (seed,) = np.random.SeedSequence((self._config.seed, *seeds)).generate_state(1)
         return SharedWeights.create(self._real.num_features, inner, last, seed=int(seed)).to(self._device)
+
+    def match(
+        self,
+        rows: torch.Tensor,
+        labels: Ids,
+        adam: Adam,
+        seeds: Sequence[tuple[int, ...]],
+        rng: np.random.Generator,
+    ) -> None:
+        """A step of ``rows`` for each new encoder; the encoders are gone before the next ones are drawn."""
+        encoders = [self.encoder(seed) for seed in seeds]
+        for encoder, means in zip(encoders, self.real_means(encoders, rng), strict=True):
+            rows.requires_grad_(True)
+            (rows.grad,) = torch.autograd.grad(self.loss(encoder, means, rows, labels), rows)
+            rows.requires_grad_(False)
+            adam.step()
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def real_means(self, encoders: Sequence[SharedWeights], rng: np.random.Generator) -> list[torch.Tensor]:
