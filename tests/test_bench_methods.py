@@ -41,7 +41,7 @@ def test_the_products_case_tells_time_and_peak_of_every_method(tmp_path: Path, m
     some = {name: methods_products.METHODS[name] for name in ("ecgl", "cat")}
     monkeypatch.setattr(methods_products, "METHODS", some)
     graph = ("--nodes", "300", "--classes", "4", "--features", "8")
-    result = methods_products.run(tmp_path, graph, memory="1GiB", epochs=1, cat_steps=2)
+    result = methods_products.run(tmp_path, graph, memory="1GiB", epochs=1, cat_steps=2, classes_per_task=2)
     assert set(result["methods"]) == {"ecgl", "cat"}
     assert result["all_within_budget"]
     assert all(row["num_tasks"] == 2 and row["seconds"] > 0 for row in result["methods"].values())
