@@ -242,7 +242,8 @@ class GraphSegment(Targets):
         for given, sent in self._sent:
             if x is given:
                 return sent
-        is_fixed = x is self._dense_input or any(x is sent for _, sent in self._sent)
+        # Sparse rows never become `_dense_input`, which would take as much memory as their width wants.
+        is_fixed = x is self.__dict__.get("_dense_input") or any(x is sent for _, sent in self._sent)
         sent = self.propagation(x)
         if is_fixed:
             self._sent.append((x, sent))

@@ -175,6 +175,7 @@ class Learner:
     def end_task(self) -> None:
         """Let go of the task's rows."""
         self._segments, self._penalty = [], None
+        self.method.end_epochs()
         self._forget_rows()
 
     def _forget_rows(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from torch.nn.functional import cross_entropy
 
 from ecgl_scale.errors import DoesNotFitError, UsageError
@@ -18,6 +19,7 @@ from ecgl_scale.learn.train import Trainer
 from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import MIB
 from tests.store.graphs import random_edges
 
@@ -147,6 +149,19 @@ def graph_segment(graph, x, norm, local, labels, **settings):
         local=local,
         **settings,
     )
+
+
+def test_sparse_rows_are_trained_on_as_dense_ones_and_never_become_dense(directed, x, monkeypatch):
+    local, labels = np.arange(0, NUM_NODES, 2), labels_of(NUM_NODES // 2, NUM_CLASSES)
+    dense = graph_segment(directed, x, "sym", local, labels)
+    content = csr_matrix(x)
+    block = CsrBlock(content.indptr.astype(np.int64), content.indices.astype(np.uint32), content.data)
+    rows = replace(dense, rows=RowCache.from_csr(block, NUM_FEATURES))
+    monkeypatch.setattr(RowCache, "read", lambda *_: pytest.fail("rows were made dense"))
+    weights = SharedWeights.create(NUM_FEATURES, [8], NUM_CLASSES, seed=1)
+    found = rows.logits(weights)
+    monkeypatch.undo()
+    torch.testing.assert_close(found, dense.logits(weights), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -156,6 +156,9 @@ class Method:
     def adjust(self, context: Context) -> None:
         """Change the gradients (``.grad`` of the weights) before the step."""
 
+    def end_epochs(self) -> None:
+        """Let go of what only the epochs needed."""
+
     def end_task(self, context: Context) -> None:
         """After the last epoch, with the task's segments still there to be asked for again."""
 

@@ -74,9 +74,12 @@ class Gem(Method):
             parameter.grad.copy_(projected[start : start + parameter.numel()].view_as(parameter))
             start += parameter.numel()
 
+    def end_epochs(self) -> None:
+        """Let go of the old tasks' memories, which as gcn are whole graphs."""
+        self._memories = []
+
     def end_task(self, context: Context) -> None:
         """Choose the task's memory."""
-        self._memories = []
         self._nodes[context.task.index] = _choose(context)
 
     def state(self) -> Arrays:

@@ -137,6 +137,14 @@ def test_memories_are_drawn_from_the_training_nodes(store, cache, tmp_path):
     assert np.unique(learner.stream.labels_of(nodes)).size == 2
 
 
+def test_the_old_tasks_graphs_are_let_go_of_after_the_epochs(store, cache, tmp_path):
+    learner, _ = nodes_of(store, cache, tmp_path, "learn.train_as=gcn")
+    begin(learner, 1)
+    assert len(learner.method._memories) == 1
+    learner.end_task()
+    assert learner.method._memories == []
+
+
 def test_the_public_codes_memories(store, cache, tmp_path):
     reference = "gem.reference=true"
     learner, nodes = nodes_of(store, cache, tmp_path / "class", reference)
