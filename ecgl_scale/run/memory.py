@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -69,10 +70,14 @@ def own_memory_bytes() -> int:
 
 
 def give_back_freed() -> None:
-    """Let the system have what the allocator keeps of memory that was freed; nothing where it is not glibc's.
+    """Let the system have what allocators keep of memory that was freed: Arrow's, and the C library's where it can.
 
-    Freed arrays below its threshold (up to 32 MiB) stay with the process otherwise, and count in every later stage.
+    Freed arrays below its threshold (up to 32 MiB) stay with the process otherwise, and so does what Arrow needed to
+    write a table; both would count in every later stage.
     """
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

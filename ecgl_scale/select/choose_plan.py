@@ -18,11 +18,14 @@ from ecgl_scale.select.diversity import RESERVE_BYTES as DIVERSITY_RESERVE_BYTES
 from ecgl_scale.select.pagerank import planned_bytes
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout
 from ecgl_scale.store.threads import available_cores
+from ecgl_scale.units import MIB
 
 STAGE = "choose nodes"
 CANDIDATE_BYTES = 64
 """Ids, labels, scores, and the blocks in which the best are looked for."""
 EDGE_BYTES = 4
+BLAS_BYTES = 32 * MIB
+"""What BLAS keeps for its next product, once it has made the attribute vector."""
 
 
 def plan_choose(
@@ -54,7 +57,7 @@ def plan_choose(
     sparse ``16 N + 8 K + strip`` with a strip of 4 K (K + 1) bytes or down to 1/16 of it; and 48 MiB.
     importance: ``16 N`` (the attribute vector, and its padded copy) + ``20 N`` (28 up to 2 M nodes) + read buffers.
     diversity: ``8 N`` + dense ``4 N columns`` (all of them, or down to four and read buffers), sparse
-    ``8 N + 8 values + 13 K threads``; and 24 MiB.
+    ``8 N + 8 values + 13 K threads``; and 24 MiB, after an attribute vector 32 MiB more.
 
     Where not everything fits the budget, attributes and diversity take what there is, and more passes.
     """
@@ -76,8 +79,9 @@ def plan_choose(
         passes = _num_sweeps(settings)
         read_bytes += passes * num_edges * EDGE_BYTES
     if by_diversity:
+        kept = BLAS_BYTES if "attribute vector" in needs else 0
         least, whole = _diversity_bytes(num_nodes, num_features, num_values, threads)
-        needs["diversity"] = min(max(least, room), whole)
+        needs["diversity"] = min(max(least + kept, room), whole + kept)
         read_bytes += feature_bytes + num_edges * EDGE_BYTES
     largest = max(needs, key=lambda name: needs[name], default="")
     return StagePlan(
