@@ -22,8 +22,8 @@ MAX_WIDTH = 64
 """Columns summed at once: eight registers of eight float32 each."""
 FLOAT32_TERMS = 64
 """Rows added in float32 before the sum goes to float64."""
-UNIT_COLUMNS = 4
-"""The narrowest piece but for single columns."""
+NARROW_WIDTH = 4
+"""Columns of the narrowest piece, but for single ones."""
 
 Dense = NDArray[np.float32] | NDArray[np.uint16]
 """float32, or float16 seen as uint16: numba has no float16."""
@@ -83,5 +83,5 @@ def next_width(num_columns: int) -> int:
         return 12
     width = MAX_WIDTH
     while width > num_columns:
-        width = width // 2 if width > UNIT_COLUMNS else 1
+        width = width // 2 if width > NARROW_WIDTH else 1
     return width
