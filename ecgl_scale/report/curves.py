@@ -250,9 +250,21 @@ def _spread_line(axes: Any, found: dict[float, Group], kind: str, color: str, la
         low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
         high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
         axes.fill_between(places, low, high, color=color, alpha=0.16, linewidth=0)
-        if min(places) > 0 and max(places) > 30 * min(places):
-            axes.set_xscale("log")
-            log_ticks(axes.xaxis)
+        _spread_places(axes, places)
+
+
+def _spread_places(axes: Any, places: Sequence[float]) -> None:
+    """A logarithmic axis where values are far apart; a zero then has its place left of the smallest."""
+    positive = [place for place in places if place > 0]
+    if min(places) < 0 or not positive or max(positive) <= 30 * min(positive):
+        return
+    if min(places) > 0:
+        axes.set_xscale("log")
+        log_ticks(axes.xaxis)
+        return
+    axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
+    axes.set_xticks(places, [f"{place:g}" for place in places])
+    axes.xaxis.minorticks_off()
 
 
 def _numbers(spread: Spread | None) -> tuple[float | None, float | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.compare import ablation_table, accuracy_tables, summary_table, time_table
@@ -84,6 +85,19 @@ def test_a_varied_number_becomes_a_sensitivity_curve_over_common_seeds(tmp_path:
     assert picture.title.startswith("bank.budget")
     assert [row[1] for row in picture.rows] == [50.0, 100.0, 200.0]
     assert {row[-1] for row in picture.rows} == {1}  # seed 1 was run with the usual budget only
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"), [((0.0, 0.01, 1.0, 100.0), "symlog"), ((0.01, 1.0), "log"), ((0.0, 0.5, 1.0), "linear")]
+)
+def test_values_far_apart_are_on_a_logarithmic_axis_where_zero_has_a_place(
+    tmp_path: Path, values: tuple[float, ...], scale: str
+) -> None:
+    groups = groups_of([make_run(tmp_path / str(value), learn__lambda=value) for value in values])
+    (picture,) = sensitivity_pictures(groups)
+    figure = Figure()
+    picture.draw(figure)
+    assert {axes.get_xscale() for axes in figure.axes} == {scale}
 
 
 def test_the_summary_can_be_read_by_a_program(tmp_path: Path) -> None:
