@@ -85,9 +85,9 @@ def test_plan_prints_a_table_or_one_json_object(config: Path) -> None:
     assert shown.code == 0, shown.stderr
     for word in ("extract", "train", "remember", "evaluate", "fits the budget"):
         assert word in shown.stdout
-    found = json.loads(run_cli("plan", config, "--memory", "2GiB", "--json").stdout)
+    found = json.loads(run_cli("plan", config, "--memory", "8GiB", "--json").stdout)
     assert found.keys() == {"budget_bytes", "budget_from", "held_bytes", "peak_bytes", "fits", "seconds", "stages"}
-    assert found["budget_bytes"] == 2 << 30
+    assert found["budget_bytes"] == 8 << 30
     assert found["fits"] is True
 
 

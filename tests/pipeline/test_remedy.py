@@ -12,6 +12,7 @@ from ecgl_scale.pipeline.plan import plan_run
 from ecgl_scale.pipeline.remedy import require_fit
 from ecgl_scale.pipeline.setup import open_store, task_stream
 from ecgl_scale.run.config import RunConfig, config_from_mapping
+from ecgl_scale.run.memory import own_memory_bytes
 from ecgl_scale.run.plan import MemoryPlan
 from ecgl_scale.units import GIB, MIB
 from tests.pipeline.streams import config_of, draw_graph, write_store
@@ -23,6 +24,11 @@ BLOCKS = ("learn.hidden=[1024]", "learn.block_rows=16384")
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_store(tmp_path_factory.mktemp("large") / "graph.ecgl", draw_graph(60_000, num_features=128))
+
+
+def roomy() -> str:
+    """A GiB on top of what this process holds: tests before this one may have left it a GiB large itself."""
+    return f"memory={own_memory_bytes() + GIB}"
 
 
 def changed(config: RunConfig, *overrides: str) -> RunConfig:
@@ -52,7 +58,7 @@ CASES = [
 def test_the_setting_and_the_memory_that_a_refusal_names_both_fit(
     large: Path, stage: str, overrides: tuple[str, ...], remedy: str
 ) -> None:
-    config = config_of(large, None, *overrides, f"memory={GIB}")
+    config = config_of(large, None, *overrides, roomy())
     plan, better = planned(config), planned(changed(config, remedy))
     assert max(plan.stages, key=lambda one: one.host_bytes).stage == stage
     assert plan.peak_bytes - better.peak_bytes > 20 * MIB, "the case is none: the remedy does little"
@@ -71,7 +77,7 @@ def test_the_setting_and_the_memory_that_a_refusal_names_both_fit(
 
 
 def test_settings_that_keep_the_results_are_named_before_those_that_do_not(large: Path) -> None:
-    config = config_of(large, None, *LARGE_BANK, *BLOCKS, f"memory={GIB}")
+    config = config_of(large, None, *LARGE_BANK, *BLOCKS, roomy())
     tight = changed(config, f"memory={planned(config).peak_bytes - 40 * MIB}")
     with pytest.raises(DoesNotFitError, match=r"or --set learn.block_rows=\d+$"):
         checked(tight)

@@ -16,9 +16,11 @@ from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.learn.tensors import load_tensors
 from ecgl_scale.pipeline.run import run
+from ecgl_scale.run.memory import own_memory_bytes
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
+from ecgl_scale.units import GIB
 from tests.faults.running import start_child
 from tests.pipeline.naive_run import NaiveRun, forgetting_of
 from tests.pipeline.streams import (
@@ -166,9 +168,9 @@ def test_another_seed_gives_another_split_and_other_weights(finish: Run) -> None
     assert other.losses[0, 0] != first.losses[0, 0]
 
 
-@pytest.mark.parametrize("memory", ["1GiB", "4GiB"])
-def test_memory_and_threads_change_no_bit_of_the_results(finish: Run, memory: str) -> None:
-    limited = finish(f"memory={memory}", "threads=1")
+@pytest.mark.parametrize("room_bytes", [GIB // 2, 4 * GIB], ids=["512MiB", "4GiB"])
+def test_memory_and_threads_change_no_bit_of_the_results(finish: Run, room_bytes: int) -> None:
+    limited = finish(f"memory={own_memory_bytes() + room_bytes}", "threads=1")
     assert without_clocks(limited.results) == without_clocks(finish().results)
 
 
