@@ -76,7 +76,8 @@ class SharedWeights:
         ``by_columns``: the first weight lies in memory column by column, as products with sparse rows want it; turning
         it to and fro would take most of a small epoch. Its shape and numbers are the same.
         ``torch``: uniform in +-1/sqrt(in), as ``torch.nn.Linear``. ``kaiming``: normal with deviation 1/sqrt(in), as
-        the reference code's ``kaiming_normal_(nonlinearity="sigmoid")``. Biases are torch's in both.
+        the reference code's ``kaiming_normal_(nonlinearity="sigmoid")``. Biases are torch's in both. Numbers are drawn
+        in the order in which torch's modules draw them, after ``torch.manual_seed(seed)``.
         """
         widths = [num_features, *hidden, num_classes]
         if min(widths) < 1:
@@ -87,14 +88,14 @@ class SharedWeights:
         layers: list[Layer] = []
         for fan_in, fan_out in pairwise(widths):
             bound = 1 / math.sqrt(fan_in)
-            weight = torch.empty(fan_out, fan_in)
-            if init == "torch":
-                weight.uniform_(-bound, bound, generator=generator)
-            else:
-                weight.normal_(0.0, bound, generator=generator)
-            if by_columns and not layers:
-                weight = weight.t().contiguous().t()
+            weight = torch.empty(fan_out, fan_in).uniform_(-bound, bound, generator=generator)
             layers.append((weight, torch.empty(fan_out).uniform_(-bound, bound, generator=generator) if bias else None))
+        if init == "kaiming":
+            for weight, _ in layers:
+                weight.normal_(0.0, 1 / math.sqrt(weight.shape[1]), generator=generator)
+        if by_columns:
+            weight, first_bias = layers[0]
+            layers[0] = (weight.t().contiguous().t(), first_bias)
         return cls(layers)
 
     @property

@@ -41,6 +41,8 @@ RESERVE_BYTES = 32 * MIB
 """For torch's threads, its caches and small objects."""
 WEIGHT_COPIES = 4
 """Each weight, its gradient, two moments; a device needs two buffers of the step besides."""
+EARLIER = "earlier"
+"""Of a state: the weights as they were when they were kept."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class Trainer:
         self._optimizer = Adam(self.weights.parameters(), lr=lr, weight_decay=weight_decay)
         self._mlp = MlpGradient(self.weights, dropout=dropout)
         self._feed = Feed(self.weights.device, block_rows, read_ahead=read_ahead, threads=threads)
+        self._earlier: SharedWeights | None = None
 
     def gradient(
         self,
@@ -257,11 +260,24 @@ class Trainer:
         (state,) = np.random.SeedSequence((self.seed, *seeds)).generate_state(1, np.uint64)
         return torch.Generator(self.weights.device).manual_seed(int(state))
 
-    def logits(self, rows: RowCache) -> NDArray[np.float32]:
+    def keep_weights(self) -> None:
+        """Keep a copy of the weights as they are now; it is part of ``state()`` until it is forgotten."""
+        self._earlier = self.weights.copy()
+
+    def forget_kept_weights(self) -> None:
+        """Let go of that copy."""
+        self._earlier = None
+
+    @property
+    def kept_weights(self) -> SharedWeights:
+        """That copy; the weights themselves where none is kept."""
+        return self.weights if self._earlier is None else self._earlier
+
+    def logits(self, rows: RowCache, *, weights: SharedWeights | None = None) -> NDArray[np.float32]:
         """MLP outputs of all rows, without dropout. Memory: the result and a block."""
         out = np.empty((rows.num_rows, self.weights.num_classes), np.float32)
         start = 0
-        for block in self.stream_logits(rows):
+        for block in self.stream_logits(rows, weights=weights):
             out[start : start + len(block)] = block
             start += len(block)
         return out
@@ -285,8 +301,17 @@ class Trainer:
         self._feed.forget_buffers()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Copies of weights, moments and step: all that a resumed run needs."""
-        state = {f"parameter.{i}": tensor.detach().clone() for i, tensor in enumerate(self.weights.parameters())}
+        """Copies of weights, moments and step, and the weights that are kept: all that a resumed run needs."""
+        named = (
+            {"parameter": self.weights}
+            if self._earlier is None
+            else {"parameter": self.weights, EARLIER: self._earlier}
+        )
+        state = {
+            f"{name}.{i}": tensor.detach().clone()
+            for name, weights in named.items()
+            for i, tensor in enumerate(weights.parameters())
+        }
         return {**state, **self._optimizer.state()}
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -297,9 +322,19 @@ class Trainer:
         InvalidInputError
             A tensor is missing, or has another shape.
         """
-        parameters = self.weights.parameters()
-        found = [take_tensor(state, f"parameter.{i}", tuple(tensor.shape)) for i, tensor in enumerate(parameters)]
+        shapes = [tuple(tensor.shape) for tensor in self.weights.parameters()]
+        found = [take_tensor(state, f"parameter.{i}", shape) for i, shape in enumerate(shapes)]
+        earlier = [
+            take_tensor(state, f"{EARLIER}.{i}", shape) for i, shape in enumerate(shapes) if f"{EARLIER}.0" in state
+        ]
         self._optimizer.load_state(state)
-        with torch.no_grad():
-            for parameter, value in zip(parameters, found, strict=True):
-                parameter.copy_(value)
+        _copy_into(self.weights, found)
+        self._earlier = self.weights.copy() if earlier else None
+        if self._earlier is not None:
+            _copy_into(self._earlier, earlier)
+
+
+def _copy_into(weights: SharedWeights, values: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, value in zip(weights.parameters(), values, strict=True):
+            parameter.copy_(value)

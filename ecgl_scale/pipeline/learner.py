@@ -96,6 +96,8 @@ class Learner:
     def _new_weights(self, task_index: int, num_features: int, *, by_columns: bool = False) -> SharedWeights:
         learn = self.config.learn
         seed = int(np.random.SeedSequence((self.config.seed, task_index)).generate_state(1)[0])
+        if learn.init == "kaiming" and task_index == 0:
+            seed = self.config.seed  # the public code's own weights for this seed, so that runs can be compared
         return SharedWeights.create(
             num_features,
             learn.hidden,
@@ -139,6 +141,8 @@ class Learner:
 
     def begin_task(self, task: Task, *, is_new: bool) -> None:
         """Make everything ready for a task; ``is_new`` unless it goes on after a stop."""
+        if is_new:
+            self.trainer.forget_kept_weights()
         if is_new and self.method.restarts:
             self._restart(task)
         if is_new and self.config.learn.optimizer == "reset":
@@ -156,7 +160,9 @@ class Learner:
                 parameter.copy_(value)
 
     def train_epoch(self, task: Task, epoch: int) -> EpochResult:
-        """One epoch."""
+        """One epoch. Outputs are ranked as the last epoch has them, before its step, as in the public code."""
+        if epoch == self.config.learn.epochs - 1 and self.config.rank.features == "logits":
+            self.trainer.keep_weights()
         with torch_threads(self._epoch_threads()):
             return self.trainer.run_epoch(
                 self._segments,
@@ -197,6 +203,7 @@ class Learner:
         if state:
             save_tensors(self._method_path(task.index), state, about={"method": self.method.name})
             self._method_path(task.index - 2).unlink(missing_ok=True)
+        self.trainer.forget_kept_weights()
         self._forget_rows()
 
     def _method_path(self, task_index: int) -> Path:

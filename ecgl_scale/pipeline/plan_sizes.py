@@ -110,9 +110,14 @@ class RunSizes:
     @property
     def weight_bytes(self) -> int:
         """Memory of the weights between two epochs."""
-        return KEPT_WEIGHT_BYTES * self.num_weights
+        return (KEPT_WEIGHT_BYTES + self._earlier_weight_bytes) * self.num_weights
 
     @property
     def checkpoint_bytes(self) -> int:
         """Memory of a checkpoint that is written while training goes on."""
-        return CHECKPOINT_WEIGHT_BYTES * self.num_weights
+        return (CHECKPOINT_WEIGHT_BYTES + 2 * self._earlier_weight_bytes) * self.num_weights
+
+    @property
+    def _earlier_weight_bytes(self) -> int:
+        """A weight as it was before the last step, where nodes are ranked by outputs."""
+        return 4 if self.method.keeps_bank and self.config.rank.features == "logits" else 0

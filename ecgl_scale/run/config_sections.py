@@ -208,7 +208,8 @@ class RankConfig(Section):
         description="Where the mass of nodes without out-edges goes: to all alike, or to where restarts go.",
     )
     features: Literal["raw", "logits"] = Field(
-        default="raw", description="Importance compares the store's features, or the model's outputs."
+        default="raw",
+        description="Importance compares the store's features, or the model's outputs in the task's last epoch.",
     )
     self_loops: bool = Field(default=False, description="Rank on the task graph with a self loop at every node.")
     include_self: bool = Field(default=False, description="Diversity counts a node among its own neighbours.")

@@ -187,6 +187,18 @@ def test_kaiming_init_is_normal_with_deviation_one_over_root_fan_in():
     assert weight.abs().max().item() > 3 / 20 > bias.abs().max().item() * 2
 
 
+def test_kaiming_init_is_what_the_public_code_draws_for_the_seed():
+    weights = SharedWeights.create(10, [6], 3, init="kaiming", seed=5)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        layers = [torch.nn.Linear(10, 6), torch.nn.Linear(6, 3)]
+        for layer in layers:
+            torch.nn.init.kaiming_normal_(layer.weight, nonlinearity="sigmoid")
+    for (weight, bias), layer in zip(weights.layers, layers, strict=True):
+        assert torch.equal(weight, layer.weight)
+        assert torch.equal(bias, layer.bias)
+
+
 def test_a_seed_gives_the_same_weights_whatever_was_drawn_before():
     first = weights_of(3, 4, 2, seed=3)
     torch.rand(100)

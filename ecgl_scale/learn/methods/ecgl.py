@@ -35,13 +35,15 @@ class Ecgl(Method):
         graph, nodes = context.graph(task)
         labels = context.stream.labels_of(nodes)
         journal = context.work / "rank"
-        by_outputs = context.config.rank.features == "logits"
+        outputs = None
+        if context.config.rank.features == "logits":
+            outputs = context.trainer.logits(context.graph_rows(task), weights=context.trainer.kept_weights)
         chosen = choose_nodes(
             graph,
             positions_of(nodes, task.train_ids),
             labels,
             settings=choose_settings(context.config, task.index),
-            rank_features=context.trainer.logits(context.graph_rows(task)) if by_outputs else None,
+            rank_features=outputs,
             memory=context.config.memory,
             threads=context.config.threads,
             journal_directory=journal,
