@@ -6,6 +6,7 @@ a copy. Edges (a row = a destination's sources) and tiles (a row = a tile's pack
 
 from __future__ import annotations
 
+import mmap
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,9 +47,12 @@ def write_ragged(
         return sink.finish()
 
 
-def read_ragged(path: Path, expected: WrittenFile, *, check_crc: bool) -> Ragged:
-    """Map one file; its size is always compared with the manifest, its crc32c where asked."""
-    mapped = map_checked(path, expected, check_crc=check_crc)
+def read_ragged(path: Path, expected: WrittenFile, *, check_crc: bool, is_streamed: bool = False) -> Ragged:
+    """Map one file; its size is always compared with the manifest, its crc32c where asked.
+
+    ``is_streamed``: the values will be read past the map, so looking at the offsets must not bring them in.
+    """
+    mapped = _map_sparingly(path, expected) if is_streamed else map_checked(path, expected, check_crc=check_crc)
     map_address = mapped.read_buffer(1).address
     try:
         column = pa.ipc.open_file(mapped).get_batch(0).column(0)
@@ -68,6 +72,15 @@ def map_checked(path: Path, expected: WrittenFile, *, check_crc: bool) -> pa.Mem
             raise corrupt(path, "does not have the bytes that were written")
         mapped.seek(0)
     return mapped
+
+
+def _map_sparingly(path: Path, expected: WrittenFile) -> pa.BufferReader:
+    """Map a file without the system's read-ahead, which is megabytes at each place that is looked at."""
+    check_size(path, expected)
+    with storage_errors(path), path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    mapped.madvise(mmap.MADV_RANDOM)
+    return pa.BufferReader(pa.py_buffer(mapped))
 
 
 def check_size(path: Path, expected: WrittenFile) -> None:

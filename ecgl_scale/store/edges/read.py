@@ -136,7 +136,7 @@ class TileStore(_BlockFiles):
 
     def map_unchecked(self, block: Block) -> Ragged:
         """As ``read``, but the caller compares the bytes, while it reads them."""
-        return read_ragged(self.path(block), self.expected(block), check_crc=False)
+        return read_ragged(self.path(block), self.expected(block), check_crc=False, is_streamed=True)
 
     def width(self, block: Block) -> int:
         """Destination ranges of a stripe."""
