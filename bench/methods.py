@@ -1,7 +1,8 @@
 """Every method on the same streams, both settings, five seeds: accuracy, time, what it keeps and its peak memory.
 
     python -m bench.methods [--graphs ...] [--methods ...] [--settings ...] [--seeds 0-4] [--jobs 2]
-    python -m bench.methods --table      the tables of README.md, from the record
+    python -m bench.methods --reasons    one setting changed at a time, where a method is not between the bounds
+    python -m bench.methods --table      the tables of README.md, from the records
 
 One ``ecgl sweep`` a graph. All methods have the features, the normalisation and the loss of the preset ``plus``, and
 are trained as GCN on the task graph, as in their papers; ``ecgl`` is trained as MLP, and once more as GCN. Their own
@@ -43,6 +44,20 @@ METHODS: dict[str, dict[str, Any]] = {
     "continualgnn": {"method": "continualgnn", **AS_GCN},
     "cat": {"method": "cat", "cat.steps": 50, **AS_GCN},
 }
+REASONS: dict[str, dict[str, Any]] = {
+    "continualgnn, unbalanced": {**METHODS["continualgnn"], "learn.balance": "none"},
+    "continualgnn, 5,000 nodes": {**METHODS["continualgnn"], "continualgnn.memory_nodes": 5000},
+    "continualgnn, lambda 0": {**METHODS["continualgnn"], "continualgnn.lambda": 0},
+    "dygrain, 7,500 nodes": {**METHODS["dygrain"], "dygrain.nodes": 7500},
+    "dygrain, truth alone": {**METHODS["dygrain"], "dygrain.truth": 1.0},
+    "dygrain, 50 epochs": {**METHODS["dygrain"], "learn.epochs": 50},
+    "gem, reference": {**METHODS["gem"], "gem.reference": True},
+    "gem, unbalanced": {**METHODS["gem"], "learn.balance": "none"},
+    "twp, a hundredth": {**METHODS["twp"], "twp.lambda_loss": 100, "twp.lambda_topology": 100},
+}
+"""A method with one setting changed: what explains its row, and what does not."""
+VARIANTS = {**METHODS, **REASONS}
+RECORDS = ("methods", "methods_reasons")
 EPOCHS = {"coauthor_cs": 30, "amazon_computers": 50, "debian_packages": 10}
 """A task; so few that all runs take two hours here. debian has 15 tasks."""
 
@@ -57,7 +72,7 @@ def write_config(graph: str, methods: Sequence[str], settings: Sequence[str], *,
         "tasks": keys,
         "learn": {"epochs": EPOCHS[graph]},
         "bank": {"budget": of_graph.budget},
-        "sweep": {"variants": {name: METHODS[name] for name in methods}, "grid": {"setting": list(settings)}},
+        "sweep": {"variants": {name: VARIANTS[name] for name in methods}, "grid": {"setting": list(settings)}},
     }
     path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
 
@@ -102,32 +117,39 @@ def main() -> None:
     """Run the case and keep its record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", nargs="+", choices=list(EPOCHS), default=list(EPOCHS))
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=list(VARIANTS))
+    parser.add_argument("--reasons", action="store_true", help="Run the variants that explain rows, not the methods.")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--table", action="store_true", help="Print the record as Markdown and run nothing.")
+    parser.add_argument("--table", action="store_true", help="Print the records as Markdown and run nothing.")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--work", type=Path, default=harness.DEFAULT_WORK / "methods")
     arguments = parser.parse_args()
-    record = harness.RESULTS / "methods.json"
-    rows: list[dict[str, Any]] = json.loads(record.read_text(encoding="utf-8"))["rows"] if record.exists() else []
     if arguments.table:
-        print(render(rows))
+        print("\n\n".join(render(rows) for rows in map(_rows_of, RECORDS) if rows))
         return
+    record, known_names = RECORDS[arguments.reasons], (METHODS, REASONS)[arguments.reasons]
+    names = [name for name in arguments.methods or known_names if name in known_names]
+    rows = _rows_of(record)
     arguments.work.mkdir(parents=True, exist_ok=True)
     for graph in arguments.graphs:
         config, out = arguments.work / f"{graph}.yaml", arguments.work / graph
         store = ingest(graph, arguments.data, arguments.work).absolute()
-        write_config(graph, arguments.methods, arguments.settings, store=store, path=config)
+        write_config(graph, names, arguments.settings, store=store, path=config)
         options = ["--seeds", arguments.seeds, "--jobs", str(arguments.jobs), "--out", str(out)]
         done = subprocess.run(harness.ecgl("sweep", str(config), *options), check=False)
         found = collect(graph, out)
         known = {_key(row) for row in found}
         rows = [row for row in rows if _key(row) not in known] + found
-        harness.save("methods", {"accuracy": "macro, percent, test nodes", "rows": rows})
+        harness.save(record, {"accuracy": "macro, percent, test nodes", "rows": rows})
         if done.returncode:
             sys.exit(done.returncode)
+
+
+def _rows_of(record: str) -> list[dict[str, Any]]:
+    path = harness.RESULTS / f"{record}.json"
+    return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.exists() else []
 
 
 if __name__ == "__main__":
