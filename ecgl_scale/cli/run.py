@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/configuration.md.")]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a key of the config.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Another value for a key of the config, such as learn.epochs=50. May be given several times.",
+    ),
 ]
 
 
@@ -49,13 +54,26 @@ def plan(
 def run(
     context: typer.Context,
     config: ConfigPath,
-    out: Annotated[Path | None, typer.Option("--out", metavar="RUN", help="Directory of the run.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="RUN",
+            help="Directory of the run; needed unless --dry-run. Must not exist, unless with --resume.",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was stopped or killed; its config must be the same.")
+    ] = False,
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan, as `ecgl plan` does.")] = False,
     memory: Memory = None,
     memray: Annotated[
-        bool, typer.Option("--memray", help="Record native allocations too: memray.bin and memray.html in RUN.")
+        bool,
+        typer.Option(
+            "--memray",
+            help="Record native allocations with their stacks: memray.bin and memray.html in RUN. Takes longer.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -83,7 +101,14 @@ def infer(
     context: typer.Context,
     run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a finished run.")],
     store: StorePath,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Parquet file to write: node, label, score.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Parquet file to write: node, label, score (the softmax of the label's output).",
+        ),
+    ],
     memory: Memory = None,
     threads: Threads = None,
     as_json: Json = False,
