@@ -140,7 +140,8 @@ def rank(
     if as_json:
         print_json({"store": str(store), "out": str(out), **asdict(report)})
     elif not context.obj.quiet:
-        print(f"{out}: {format_count(report.num_written)} nodes, peak memory {format_bytes(report.peak_bytes)}")
+        peak = f"{format_bytes(report.peak_bytes)} of {format_bytes(report.plan['peak_bytes'])} planned"
+        print(f"{out}: {format_count(report.num_written)} nodes, peak memory {peak}")
         if report.importance is not None:
             found = report.importance
             state = "converged" if found["converged"] else "NOT converged; raise --max-iter or --tol"

@@ -10,7 +10,7 @@ import typer
 from ecgl_scale.cli.options import Json, Memory, StorePath, Threads
 from ecgl_scale.cli.output import print_json
 from ecgl_scale.errors import StopRequestedError
-from ecgl_scale.units import format_count
+from ecgl_scale.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from ecgl_scale.run.config import RunConfig
@@ -34,7 +34,6 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What each stage of a run will need, and about how long it takes; fails where it does not fit."""
-    from ecgl_scale.pipeline.directory import plan_as_json
     from ecgl_scale.pipeline.estimate import with_times
     from ecgl_scale.pipeline.plan import plan_run
     from ecgl_scale.pipeline.remedy import require_fit
@@ -45,7 +44,7 @@ def plan(
     stream = task_stream(graph, loaded)
     found = with_times(plan_run(graph, stream, loaded), graph, stream, loaded)
     if as_json:
-        print_json(plan_as_json(found))
+        print_json(found.as_json())
     elif not context.obj.quiet:
         print(found)
     require_fit(found, graph, stream, loaded)
@@ -122,7 +121,8 @@ def infer(
         print_json(report)
     elif not context.obj.quiet:
         seconds = f"{report['seconds']:.1f} s with the {report['backend']} backend"
-        print(f"{out}: {format_count(report['num_nodes'])} nodes, {seconds}")
+        peak = f"{format_bytes(report['peak_bytes'])} of {format_bytes(report['plan']['peak_bytes'])} planned"
+        print(f"{out}: {format_count(report['num_nodes'])} nodes, {seconds}, peak memory {peak}")
 
 
 def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunConfig:
