@@ -18,6 +18,7 @@ CASES = (
     "epoch",
     "inference",
     "plan_peaks",
+    "plan_time",
     "accuracy",
     "methods",
     "methods_products",

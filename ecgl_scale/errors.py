@@ -1,4 +1,4 @@
-"""Every failure a user can meet, each with its documented exit code (see docs/commands.md).
+"""Every failure a user can meet, each with its exit code; docs/commands.md has its table of codes from here.
 
 A message says what happened, where (path, member, row), what was expected and what to do.
 Each class also derives from the built-in error a Python caller would think of catching.
@@ -6,11 +6,35 @@ Each class also derives from the built-in error a Python caller would think of c
 
 from __future__ import annotations
 
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How ``ecgl`` ends; the numbers above 5 are those of sysexits.h and of shells."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        """A code that knows what it means."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    DONE = 0, "Done."
+    USAGE = 2, "The command line or the config makes no sense. Nothing was written."
+    INPUT = 3, "The input, a store or a run is bad, incomplete, corrupt, locked, or already there."
+    DOES_NOT_FIT = 4, "It does not fit in memory or on the disk; nothing was left behind."
+    STORAGE = 5, "The disk refused: full, quota, I/O error."
+    BUG = 70, "A bug of ours; a trace is printed."
+    STOPPED = 75, "Stopped by SIGTERM or SIGUSR2; run the same command again (`run`: with `--resume`)."
+    INTERRUPTED = 130, "Ctrl-C."
+
 
 class EcglError(Exception):
     """Base of all our errors; raised as such only for our own bugs."""
 
-    exit_code = 70
+    exit_code = ExitCode.BUG
 
     def __init__(self, what: str, *, where: object = None, expected: str | None = None, fix: str | None = None) -> None:
         self.what = what
@@ -33,19 +57,19 @@ class EcglError(Exception):
 class UsageError(EcglError, ValueError):
     """The command line, or a function's arguments, make no sense."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class InvalidInputError(EcglError, ValueError):
     """A file given to us is not what it should be."""
 
-    exit_code = 3
+    exit_code = ExitCode.INPUT
 
 
 class StoreError(EcglError):
     """A store cannot be used as it is."""
 
-    exit_code = 3
+    exit_code = ExitCode.INPUT
 
 
 class IncompleteStoreError(StoreError, FileNotFoundError):
@@ -71,16 +95,16 @@ class LockedError(StoreError, BlockingIOError):
 class DoesNotFitError(EcglError, MemoryError):
     """The plan needs more memory or disk than there is; raised before anything is written."""
 
-    exit_code = 4
+    exit_code = ExitCode.DOES_NOT_FIT
 
 
 class StorageError(EcglError, OSError):
     """The disk refused a read or a write: full, failing, gone."""
 
-    exit_code = 5
+    exit_code = ExitCode.STORAGE
 
 
 class StopRequestedError(EcglError):
     """SIGTERM or SIGUSR2 asked us to stop; what is finished is kept and the work can be resumed."""
 
-    exit_code = 75
+    exit_code = ExitCode.STOPPED

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import build_budget, build_peers, build_scale, harness, pagerank, pagerank_peers, plan_peaks
+from bench import build_budget, build_peers, build_scale, harness, pagerank, pagerank_peers, plan_peaks, plan_time
 from ecgl_scale import GraphStore
 
 
@@ -73,6 +73,22 @@ def test_peaks_outside_of_what_is_wanted_are_named() -> None:
     result = plan_peaks.judged([common | {"ratio": ratio} for ratio in (0.4, 0.5, 1.1, 1.2)])
     assert (result["smallest_ratio"], result["largest_ratio"]) == (0.4, 1.2)
     assert result["outside"] == ["ecgl as mlp, 50 nodes, train: 0.40", "ecgl as mlp, 50 nodes, train: 1.20"]
+
+
+def test_estimated_and_measured_times_of_a_run_are_compared(tmp_path: Path) -> None:
+    case = plan_time.Case(plan_time.GENERATED, "finetune", "gcn", 2, threads=1)
+    result = plan_time.run(tmp_path, tmp_path, 400, 1, [case])
+    (row,) = result["rows"]
+    assert row["case"] == "generated: finetune as gcn, 2 epochs, 1 thread"
+    assert list(row["stages"]) == ["extract", "train", "remember", "evaluate"]
+    assert row["ratio"] == row["estimated_seconds"] / row["measured_seconds"]
+    assert [path.name for path in tmp_path.iterdir()] == ["time.yaml"]
+
+
+def test_estimates_that_are_not_within_twice_are_named() -> None:
+    result = plan_time.judged([{"case": "a", "ratio": ratio} for ratio in (0.4, 0.5, 2.0, 2.1)])
+    assert (result["smallest_ratio"], result["largest_ratio"]) == (0.4, 2.1)
+    assert result["outside"] == ["a: 0.40", "a: 2.10"]
 
 
 def test_a_record_says_where_and_with_what_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

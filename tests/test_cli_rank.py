@@ -67,6 +67,34 @@ def test_importance_goes_to_a_parquet_file_with_every_node(store: Path, tmp_path
     assert re.search(r"importance: \d+ sweeps, residual .*, converged", result.stdout)
 
 
+@pytest.mark.parametrize(
+    ("options", "stages"),
+    [
+        ([], ["attributes", "importance", "write"]),
+        (["--ignore-features"], ["importance", "write"]),
+        (["--kind", "diversity"], ["diversity", "write"]),
+        (["--kind", "both", "--topk", 10], ["attributes", "importance", "diversity", "write"]),
+    ],
+)
+def test_the_plan_stands_beside_what_was_measured(
+    store: Path, tmp_path: Path, options: list[object], stages: list[str]
+) -> None:
+    result = rank(store, tmp_path / "s.parquet", *options, "--memory", "64GiB", "--json")
+    report = json.loads(result.stdout)
+    plan = report["plan"]
+    assert [stage["stage"] for stage in plan["stages"]] == stages
+    assert (plan["budget_bytes"], plan["budget_from"], plan["fits"]) == (64 * 2**30, "--memory", True)
+    assert plan["peak_bytes"] == plan["held_bytes"] + max(stage["host_bytes"] for stage in plan["stages"])
+    assert 0 < report["peak_bytes"] <= 1.1 * plan["peak_bytes"]
+    assert re.search(r"plan: peak .* within the budget of 64 GiB from --memory", result.stderr)
+
+
+def test_the_plan_is_said_unless_nobody_wants_to_hear(store: Path, tmp_path: Path) -> None:
+    assert " planned" in rank(store, tmp_path / "s.parquet").stdout
+    quiet = run_cli("--quiet", "rank", store, "--out", tmp_path / "s.parquet")
+    assert (quiet.stdout, quiet.stderr) == ("", "")
+
+
 def test_without_features_importance_is_plain_pagerank(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "s.parquet"
     assert rank(store, out, "--ignore-features", "--tol", 1e-12, "--max-iter", 300, "--damping", 0.7).code == 0

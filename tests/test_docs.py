@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from ecgl_scale.cli.main import app
-from ecgl_scale.errors import EcglError
+from ecgl_scale.errors import EcglError, ExitCode
 from tests.cli_runner import run_cli
 
 ROOT = Path(__file__).parents[1]
@@ -120,10 +120,14 @@ def test_a_broken_block_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-        assert (page.parent / target).exists(), target
-    for anchor in re.findall(r"\]\(#([^)]+)\)", text):
-        assert anchor in {slug(title) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}, anchor
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", text):
+        leads_to = page.parent / target if target else page
+        assert leads_to.exists(), target
+        assert not anchor or anchor in anchors_of(leads_to.read_text(encoding="utf-8")), f"{target}#{anchor}"
+
+
+def anchors_of(text: str) -> set[str]:
+    return {slug(title) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
 
 
 def slug(title: str) -> str:
@@ -175,8 +179,12 @@ def test_no_page_names_an_option_that_does_not_exist(page: Path) -> None:
 
 def test_every_exit_code_is_documented() -> None:
     rows = set(re.findall(r"^\| (\d+) \|", COMMANDS_PAGE.read_text(encoding="utf-8"), re.MULTILINE))
-    used = {str(kind.exit_code) for kind in every_subclass(EcglError)} | {"0", "130"}
-    assert rows == used
+    used = {kind.exit_code for kind in every_subclass(EcglError)} | {ExitCode.DONE, ExitCode.INTERRUPTED}
+    assert rows == {str(int(code)) for code in used} == {str(int(code)) for code in ExitCode}
+    advice = set(
+        re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "batch-jobs.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert advice == rows | {"137"}
 
 
 def every_subclass(kind: type[EcglError]) -> Iterator[type[EcglError]]:

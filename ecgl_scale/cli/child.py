@@ -12,6 +12,7 @@ import signal
 import sys
 
 from ecgl_scale.cli.main import main
+from ecgl_scale.errors import ExitCode
 
 PR_SET_PDEATHSIG = 1
 
@@ -20,7 +21,7 @@ def end_with_parent(parent: int) -> None:
     """Be killed when ``parent`` ends; at once, if it has ended already."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit(75)
+        sys.exit(ExitCode.STOPPED)
 
 
 if __name__ == "__main__":

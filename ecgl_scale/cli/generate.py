@@ -30,15 +30,20 @@ def kron(
     context: typer.Context,
     settings: BuildSettings,
     store: StorePath,
-    scale: Annotated[int, typer.Option("--scale", min=1, max=40, help="2**scale nodes.")],
-    edge_factor: Annotated[int, typer.Option("--edge-factor", min=1, help="Edges drawn a node.")] = 16,
+    scale: Annotated[int, typer.Option("--scale", min=1, max=40, help="2^scale nodes.")],
+    edge_factor: Annotated[
+        int,
+        typer.Option(
+            "--edge-factor", min=1, help="Edges drawn a node; fewer are stored, as duplicates and self loops go."
+        ),
+    ] = 16,
     seed: Seed = 0,
-    features: Annotated[int, typer.Option("--features", min=0, help="Random features a node.")] = 0,
+    features: Annotated[int, typer.Option("--features", min=0, help="Random normal features a node; 0 for none.")] = 0,
     directed: Annotated[
         bool, typer.Option("--directed", help="Store edges only as drawn, not in both directions.")
     ] = False,
 ) -> None:
-    """Kronecker graph with Graph500's parameters."""
+    """Make a Kronecker graph with Graph500's parameters; no labels."""
     from ecgl_scale.store.edges.plan import BuildOptions
     from ecgl_scale.store.sources.kron import kron_source
 
@@ -52,20 +57,29 @@ def sbm(
     context: typer.Context,
     settings: BuildSettings,
     store: StorePath,
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", min=1, help="Number of nodes; with --classes and --features, unless --like is given."),
+    ] = None,
     classes: Annotated[int | None, typer.Option("--classes", min=1, help="Number of classes.")] = None,
     features: Annotated[int | None, typer.Option("--features", min=1, help="Features a node.")] = None,
-    like: Annotated[Like | None, typer.Option("--like", help="Match a published graph's counts.")] = None,
+    like: Annotated[
+        Like | None,
+        typer.Option("--like", help="Match a published graph's counts of nodes, edges, features and classes."),
+    ] = None,
     average_degree: Annotated[float, typer.Option("--average-degree", min=0.0, help="Neighbours a node.")] = 16.0,
     homophily: Annotated[
         float, typer.Option("--homophily", min=0.0, max=1.0, help="Share of edges inside a class.")
     ] = 0.8,
     signal: Annotated[
-        float, typer.Option("--signal", min=0.0, help="How far apart the features of two classes are.")
+        float,
+        typer.Option(
+            "--signal", min=0.0, help="How far apart the features of two classes are, in deviations of the noise."
+        ),
     ] = 4.0,
     seed: Seed = 0,
 ) -> None:
-    """Degree-corrected block model with classes, features and arrival times."""
+    """Make a degree-corrected block model with classes, features and arrival times."""
     from ecgl_scale.store.edges.plan import BuildOptions
     from ecgl_scale.store.sources.sbm import LIKE, like_source, sbm_source
 

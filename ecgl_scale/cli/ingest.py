@@ -13,7 +13,7 @@ from ecgl_scale.errors import UsageError
 
 app = typer.Typer(help="Turn a graph in files into a store.", no_args_is_help=True, rich_markup_mode=None)
 
-Cache = Annotated[Path, typer.Option("--cache", help="Where downloads are kept.")]
+Cache = Annotated[Path, typer.Option("--cache", metavar="DIR", help="Where downloads are kept.")]
 DEFAULT_CACHE = Path("~/.cache/ecgl_scale")
 NameOrPath = Annotated[str, typer.Argument(metavar="NAME|PATH", help="Data set name, or its folder or zip.")]
 
@@ -32,7 +32,14 @@ def npz(
     settings: IngestSettings,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="edge_index, x or its CSR parts, y, more node arrays.")],
     store: StorePath,
-    columns: Annotated[Path | None, typer.Option("--columns", help="More node columns from another npz.")] = None,
+    columns: Annotated[
+        Path | None,
+        typer.Option(
+            "--columns",
+            metavar="FILE",
+            help="More node columns from a second npz: every array in it, one value a node.",
+        ),
+    ] = None,
 ) -> None:
     """Ingest one npz file."""
     from ecgl_scale.store.sources.npz import open_npz_source
@@ -82,13 +89,23 @@ def edges(
     paths: Annotated[
         list[Path], typer.Argument(metavar="FILE... STORE", help="Edge files or patterns, then the store.")
     ],
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of nodes.")],
-    features: Annotated[Path | None, typer.Option("--features", help="x.npy or a Zarr array, one row a node.")] = None,
-    labels: Annotated[Path | None, typer.Option("--labels", help="y.npy or Parquet, one label a node.")] = None,
-    columns: Annotated[Path | None, typer.Option("--columns", help="More node columns: npz, Parquet or Arrow.")] = None,
-    src: Annotated[str, typer.Option("--src", help="Column of the sources.")] = "src",
-    dst: Annotated[str, typer.Option("--dst", help="Column of the destinations.")] = "dst",
-    raw_ids: Annotated[RawIds, typer.Option("--raw-ids", help="Id type of raw pair files (.bin).")] = RawIds.UINT32,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of nodes; ids run from 0 to this, exclusive.")],
+    features: Annotated[
+        Path | None,
+        typer.Option("--features", metavar="PATH", help="x.npy, or the directory of a Zarr array, one row a node."),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            "--labels", metavar="FILE", help="y.npy, or Parquet or Arrow with a column label (or a single column)."
+        ),
+    ] = None,
+    columns: Annotated[
+        Path | None, typer.Option("--columns", metavar="FILE", help="More node columns: npz, Parquet or Arrow.")
+    ] = None,
+    src: Annotated[str, typer.Option("--src", metavar="COLUMN", help="Column of the sources.")] = "src",
+    dst: Annotated[str, typer.Option("--dst", metavar="COLUMN", help="Column of the destinations.")] = "dst",
+    raw_ids: Annotated[RawIds, typer.Option("--raw-ids", help="What raw pair files (.bin) hold.")] = RawIds.UINT32,
 ) -> None:
     """Ingest edge lists: Parquet, Arrow, CSV(.gz), raw pairs; several files or a pattern."""
     from ecgl_scale.store.sources.edges import open_edge_files

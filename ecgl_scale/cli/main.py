@@ -1,8 +1,4 @@
-"""Entry point of ``ecgl``: puts the commands together and turns errors into exit codes.
-
-Exit codes: 0 done, 2 usage or config, 3 bad, incomplete, corrupt or locked input, 4 does not fit, 5 I/O failure,
-70 our bug, 75 stopped on request and resumable, 130 Ctrl-C.
-"""
+"""Entry point of ``ecgl``: puts the commands together and turns errors into the codes of ``errors.ExitCode``."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ import typer
 from ecgl_scale._version import __version__
 from ecgl_scale.cli import doctor, generate, ingest, inspect, methods, rank, report, run, status, sweep
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
-from ecgl_scale.errors import EcglError, StopRequestedError
+from ecgl_scale.errors import EcglError, ExitCode, StopRequestedError
 
 app = typer.Typer(
     name="ecgl",
@@ -54,9 +50,15 @@ def _print_version(wanted: bool) -> None:
 def common(
     context: typer.Context,
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Say nothing but errors."),
-    log_level: LogLevel = typer.Option(LogLevel.INFO, "--log-level", help="What to log."),
-    log_format: LogFormat = typer.Option(LogFormat.TEXT, "--log-format", help="How log lines look."),
-    progress: bool = typer.Option(True, "--progress/--no-progress", help="Show progress."),
+    log_level: LogLevel = typer.Option(LogLevel.INFO, "--log-level", help="The least that is logged."),
+    log_format: LogFormat = typer.Option(
+        LogFormat.TEXT, "--log-format", help="Log lines as text, or one JSON object a line with time, level, message."
+    ),
+    progress: bool = typer.Option(
+        True,
+        "--progress/--no-progress",
+        help="Bars with rate, time left and memory against the plan; elsewhere a plain line a stage, and every 30 s.",
+    ),
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Show the version."),
 ) -> None:
     """Options of every command; they stand before its name."""
@@ -84,7 +86,7 @@ def main() -> None:
     except EcglError as error:
         fail(str(error), error.exit_code)
     except MemoryError:
-        fail("out of memory\n  fix: give a larger --memory, or free some memory on this machine", 4)
+        fail("out of memory\n  fix: give a larger --memory, or free some memory on this machine", ExitCode.DOES_NOT_FIT)
     except OSError as error:
         from ecgl_scale.run.durable import as_storage_error
 
@@ -92,7 +94,7 @@ def main() -> None:
         fail(str(known), known.exit_code)
     except Exception:
         traceback.print_exc()
-        fail("this is a bug in ecgl_scale; please report it with the lines above", 70)
+        fail("this is a bug in ecgl_scale; please report it with the lines above", ExitCode.BUG)
 
 
 if __name__ == "__main__":

@@ -39,21 +39,37 @@ StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of t
 Memory = Annotated[
     str | None,
     typer.Option(
-        "--memory", metavar="SIZE", help="Most memory to use, e.g. 4GiB. Default: 80 % of the tightest limit."
+        "--memory",
+        metavar="SIZE",
+        help="Most memory to use: 512MiB, 4GiB, 2GB, or bytes. Default: 80 % of the tightest limit found.",
     ),
 ]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads. Default: the cores we may use.")]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="Threads. Default: the cores this process may use."),
+]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an existing store, in one step, when the new one is complete.")
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace an existing store, or an empty directory, in one step, when the new one is complete.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Symmetrise = Annotated[bool, typer.Option("--symmetrise", help="Store both directions of every edge.")]
 KeepDuplicates = Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated edges.")]
 KeepSelfLoops = Annotated[bool, typer.Option("--keep-self-loops", help="Keep edges from a node to itself.")]
-AddSelfLoops = Annotated[bool, typer.Option("--add-self-loops", help="Give every node exactly one edge to itself.")]
+AddSelfLoops = Annotated[
+    bool,
+    typer.Option(
+        "--add-self-loops", help="Give every node exactly one edge to itself; those in the input are dropped first."
+    ),
+]
 FeaturesAs = Annotated[
     FeatureKind,
-    typer.Option("--features-as", help="Dense Zarr or sparse CSR; auto decides by density (sparse below 10 %)."),
+    typer.Option(
+        "--features-as", help="Dense Zarr or sparse CSR; auto: sparse if fewer than 10 % of the values are not zero."
+    ),
 ]
 FeatureDtype = Annotated[FeatureType, typer.Option("--feature-dtype", help="Stored type of dense features.")]
 

@@ -57,32 +57,63 @@ def rank(
     context: typer.Context,
     store: StorePath,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Parquet file to write: node, importance, diversity.")
+        Path,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Parquet file to write: node, then importance, diversity or both. Replaced in one step.",
+        ),
     ],
     kind: Annotated[Kind, typer.Option("--kind", help="Which scores.")] = Kind.IMPORTANCE,
-    damping: Annotated[float, typer.Option("--damping", help="Chance to follow an edge rather than restart.")] = 0.85,
+    damping: Annotated[
+        float, typer.Option("--damping", help="Chance to follow an edge rather than restart, 0 to below 1.")
+    ] = 0.85,
     tol: Annotated[float, typer.Option("--tol", help="Stop when a sweep changes less than this.")] = 1e-8,
-    max_iter: Annotated[int, typer.Option("--max-iter", help="Most sweeps.")] = 100,
-    norm: Annotated[Norm, typer.Option("--norm", help="How the change is measured.")] = Norm.L1,
+    max_iter: Annotated[
+        int,
+        typer.Option(
+            "--max-iter", help="Most sweeps; what is there then is written, with a word that it has not converged."
+        ),
+    ] = 100,
+    norm: Annotated[Norm, typer.Option("--norm", help="How a sweep's change is measured.")] = Norm.L1,
     dangling: Annotated[
-        Dangling, typer.Option("--dangling", help="Where nodes without out-edges send their mass.")
+        Dangling,
+        typer.Option(
+            "--dangling", help="Where nodes without out-edges send their mass: to all alike, or where restarts go."
+        ),
     ] = Dangling.UNIFORM,
     precision: Annotated[
-        Precision, typer.Option("--precision", help="Of a sweep's sums. Auto: float64 up to 2 million nodes.")
+        Precision, typer.Option("--precision", help="Of a sweep's sums. auto: float64 up to 2,097,152 nodes.")
     ] = Precision.AUTO,
-    gamma: Annotated[float | None, typer.Option("--gamma", help="Width of the kernel. Default: 1 / features.")] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option("--gamma", help="Width of the kernel of the attribute vector. Default: 1 / number of features."),
+    ] = None,
     ignore_features: Annotated[
         bool, typer.Option("--ignore-features", help="Plain PageRank: restart anywhere alike.")
     ] = False,
     include_self: Annotated[
         bool, typer.Option("--include-self", help="Count a node among its own neighbours in the diversity.")
     ] = False,
-    topk: Annotated[int | None, typer.Option("--topk", help="Write only the best by each score.")] = None,
-    candidates: Annotated[
-        str | None, typer.Option("--candidates", metavar="COLUMN=VALUE", help="Choose only among these nodes.")
+    topk: Annotated[
+        int | None,
+        typer.Option("--topk", help="Write only so many nodes, the best; of both scores the best by each, together."),
     ] = None,
-    quota: Annotated[Quota, typer.Option("--quota", help="Share the chosen nodes out over classes.")] = Quota.NONE,
-    start: Annotated[Path | None, typer.Option("--start", help="Scores of an earlier ranking to begin with.")] = None,
+    candidates: Annotated[
+        str | None,
+        typer.Option(
+            "--candidates",
+            metavar="COLUMN=VALUE",
+            help="Choose only among nodes whose column has this value, such as split=0. Needs --topk.",
+        ),
+    ] = None,
+    quota: Annotated[
+        Quota, typer.Option("--quota", help="Share the chosen nodes out over the classes. Needs --topk.")
+    ] = Quota.NONE,
+    start: Annotated[
+        Path | None,
+        typer.Option("--start", metavar="FILE", help="Scores of all nodes by an earlier ranking, to begin with."),
+    ] = None,
     memory: Memory = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -109,7 +140,8 @@ def rank(
     if as_json:
         print_json({"store": str(store), "out": str(out), **asdict(report)})
     elif not context.obj.quiet:
-        print(f"{out}: {format_count(report.num_written)} nodes, peak memory {format_bytes(report.peak_bytes)}")
+        peak = f"{format_bytes(report.peak_bytes)} of {format_bytes(report.plan['peak_bytes'])} planned"
+        print(f"{out}: {format_count(report.num_written)} nodes, peak memory {peak}")
         if report.importance is not None:
             found = report.importance
             state = "converged" if found["converged"] else "NOT converged; raise --max-iter or --tol"

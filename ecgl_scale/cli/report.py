@@ -19,9 +19,17 @@ if TYPE_CHECKING:
 def report(
     context: typer.Context,
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of finished runs, or of sweeps.")],
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Write one self-contained page: tables, curves, memory over time, settings."
+        ),
+    ] = None,
     figures: Annotated[
-        Path | None, typer.Option("--figures", metavar="DIR", help="Write every figure as SVG, PNG and CSV.")
+        Path | None,
+        typer.Option(
+            "--figures", metavar="DIR", help="Write every figure as SVG, PNG and CSV, and every table as CSV."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

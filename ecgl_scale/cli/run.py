@@ -10,14 +10,19 @@ import typer
 from ecgl_scale.cli.options import Json, Memory, StorePath, Threads
 from ecgl_scale.cli.output import print_json
 from ecgl_scale.errors import StopRequestedError
-from ecgl_scale.units import format_count
+from ecgl_scale.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from ecgl_scale.run.config import RunConfig
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/configuration.md.")]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another value for a key of the config.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Another value for a key of the config, such as learn.epochs=50. May be given several times.",
+    ),
 ]
 
 
@@ -29,7 +34,6 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What each stage of a run will need, and about how long it takes; fails where it does not fit."""
-    from ecgl_scale.pipeline.directory import plan_as_json
     from ecgl_scale.pipeline.estimate import with_times
     from ecgl_scale.pipeline.plan import plan_run
     from ecgl_scale.pipeline.remedy import require_fit
@@ -40,7 +44,7 @@ def plan(
     stream = task_stream(graph, loaded)
     found = with_times(plan_run(graph, stream, loaded), graph, stream, loaded)
     if as_json:
-        print_json(plan_as_json(found))
+        print_json(found.as_json())
     elif not context.obj.quiet:
         print(found)
     require_fit(found, graph, stream, loaded)
@@ -49,13 +53,26 @@ def plan(
 def run(
     context: typer.Context,
     config: ConfigPath,
-    out: Annotated[Path | None, typer.Option("--out", metavar="RUN", help="Directory of the run.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="RUN",
+            help="Directory of the run; needed unless --dry-run. Must not exist, unless with --resume.",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was stopped or killed; its config must be the same.")
+    ] = False,
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan, as `ecgl plan` does.")] = False,
     memory: Memory = None,
     memray: Annotated[
-        bool, typer.Option("--memray", help="Record native allocations too: memray.bin and memray.html in RUN.")
+        bool,
+        typer.Option(
+            "--memray",
+            help="Record native allocations with their stacks: memray.bin and memray.html in RUN. Takes longer.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -83,7 +100,14 @@ def infer(
     context: typer.Context,
     run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a finished run.")],
     store: StorePath,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Parquet file to write: node, label, score.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Parquet file to write: node, label, score (the softmax of the label's output).",
+        ),
+    ],
     memory: Memory = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -97,7 +121,8 @@ def infer(
         print_json(report)
     elif not context.obj.quiet:
         seconds = f"{report['seconds']:.1f} s with the {report['backend']} backend"
-        print(f"{out}: {format_count(report['num_nodes'])} nodes, {seconds}")
+        peak = f"{format_bytes(report['peak_bytes'])} of {format_bytes(report['plan']['peak_bytes'])} planned"
+        print(f"{out}: {format_count(report['num_nodes'])} nodes, {seconds}, peak memory {peak}")
 
 
 def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunConfig:

@@ -22,7 +22,12 @@ LOOK_EVERY_SECONDS = 1.0
 
 def status(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
-    watch: Annotated[bool, typer.Option("--watch", help="Look every second until the run ends.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Look every second until the run ends; into a file, a line when the step changes."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """How far a run is, what it holds, and how to go on with it if it was killed."""

@@ -20,17 +20,29 @@ AGAIN = "run the same command again: finished runs are kept, the others go on"
 def sweep(
     context: typer.Context,
     config: ConfigPath,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory of the sweep; the same one to go on.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", help="Directory of the sweep: new, empty, or that of the same sweep to go on."
+        ),
+    ],
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", metavar="KEY=V1,V2", help="Values of a key; every combination of keys is run."),
+        typer.Option(
+            "--grid",
+            metavar="KEY=V1,V2",
+            help="Values of a key, as YAML. May be given several times: every combination is run.",
+        ),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option("--seeds", metavar="SEEDS", help="Such as 0-4 or 0,2,7. Default: the config's.")
     ] = None,
     overrides: Overrides = None,
     jobs: Annotated[
-        str | None, typer.Option("--jobs", metavar="auto|N", help="Runs at a time. auto: as cores and memory allow.")
+        str | None,
+        typer.Option(
+            "--jobs", metavar="auto|N", help="Runs at a time; auto: as cores and memory allow. Default: the config's."
+        ),
     ] = None,
     memory: Memory = None,
     as_json: Json = False,

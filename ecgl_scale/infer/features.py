@@ -3,11 +3,12 @@
 Whole float32 rows go straight from the page cache to where they are wanted; everything else (float16, a slice of the
 columns, sparse rows, scaling by row) goes through a block for each reading thread. A row's values do not depend on
 which other rows or columns are read with it.
-Memory: ``reader_bytes`` a thread, and what the caller asked for.
+Memory: ``StoredFeatures.reader_bytes`` a thread, and what the caller asked for.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ecgl_scale.infer.program import Dense
 from ecgl_scale.infer.settings import Matrix, RowScaling
 from ecgl_scale.run.durable import aligned_bytes
 from ecgl_scale.store.block import Block
-from ecgl_scale.store.features.dense import DenseFeatures
+from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout
 from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY
 from ecgl_scale.store.graph import GraphStore
@@ -139,16 +140,38 @@ class FeatureRows:
         return to_dense(self._scaling.apply_sparse(rows), self.width)
 
 
-def reader_bytes(graph: GraphStore, *, in_place: bool) -> int:
-    """Memory of one reading thread: a stored block where rows are not read in place, and pieces of it."""
-    section = graph.manifest.features
-    if section is None:
-        return 0
-    pieces = 4 * max(PIECE_BYTES, section.num_features * 4)
-    if section.kind == "sparse":
-        return pieces
-    itemsize = np.dtype(section.dtype).itemsize
-    return pieces + (0 if in_place and itemsize == 4 else section.rows_per_block * section.num_features * itemsize)
+@dataclass(frozen=True)
+class StoredFeatures:
+    """How features are stored, as far as a plan has to know."""
+
+    num_features: int
+    is_sparse: bool
+    read_bytes: int
+    """All of them."""
+    block_bytes: int
+    """Of a block of dense rows."""
+    is_float32: bool
+
+    @classmethod
+    def of(cls, graph: GraphStore) -> StoredFeatures:
+        """Those of a store."""
+        rows, section = FeatureRows(graph), graph.manifest.features
+        if rows.is_sparse or section is None:
+            return cls(rows.width, rows.is_sparse, rows.read_bytes, 0, rows.reads_in_place)
+        block_bytes = section.rows_per_block * rows.width * np.dtype(section.dtype).itemsize
+        return cls(rows.width, False, rows.read_bytes, block_bytes, rows.reads_in_place)
+
+    @classmethod
+    def made_dense(cls, num_rows: int, num_features: int) -> StoredFeatures:
+        """Those of a task graph whose rows have been standardised, which leaves no zeros."""
+        layout = DenseLayout.plan(num_rows, num_features)
+        block_bytes = 4 * min(layout.rows_per_block, num_rows) * num_features
+        return cls(num_features, False, 4 * num_rows * num_features, block_bytes, True)
+
+    def reader_bytes(self, *, in_place: bool) -> int:
+        """Memory of one reading thread: a stored block where rows are not read in place, and pieces of it."""
+        pieces = 4 * max(PIECE_BYTES, self.num_features * 4)
+        return pieces + (0 if self.is_sparse or (in_place and self.is_float32) else self.block_bytes)
 
 
 def piece_rows(width: int) -> int:

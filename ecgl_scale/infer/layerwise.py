@@ -22,7 +22,7 @@ from ecgl_kernels.spmm import propagate_rows
 from ecgl_scale.infer.backends.choose import choose_backend, find_device_room, make_worker
 from ecgl_scale.infer.edges import EdgeRows, scale_of
 from ecgl_scale.infer.execute import Execution
-from ecgl_scale.infer.features import FeatureRows
+from ecgl_scale.infer.features import FeatureRows, StoredFeatures
 from ecgl_scale.infer.journal import InferJournal
 from ecgl_scale.infer.layout import Layout, Planner, halo_bytes
 from ecgl_scale.infer.partition import Partition, cut_partitions, measure_halos
@@ -147,10 +147,12 @@ def plan_inference(
     memory: str | int | None = None,
     num_nodes: int | None = None,
     num_edges: int | None = None,
+    made_dense: bool = False,
 ) -> StagePlan:
     """What ``infer_logits`` would need with layers of these widths (features first, classes last).
 
-    ``num_nodes`` and ``num_edges`` are those of a subgraph that is still to be extracted.
+    ``num_nodes`` and ``num_edges`` are those of a subgraph that is still to be extracted; ``made_dense`` where its
+    features will be dense though the store's are sparse.
 
     Memory
     ------
@@ -158,10 +160,13 @@ def plan_inference(
     ``layout`` for the formula.
     """
     settings = settings or InferSettings()
-    program = write_program(shape_layers(widths), settings, sparse=FeatureRows(graph).is_sparse)
-    return plan_program(
-        graph, program, settings, threads=threads, memory=memory, num_nodes=num_nodes, num_edges=num_edges
+    program = write_program(
+        shape_layers(widths), settings, sparse=StoredFeatures.of(graph).is_sparse and not made_dense
     )
+    return plan_program(
+        graph, program, settings, threads=threads, memory=memory, num_nodes=num_nodes, num_edges=num_edges,
+        made_dense=made_dense,
+    )  # fmt: skip
 
 
 def plan_program(
@@ -173,17 +178,19 @@ def plan_program(
     memory: str | int | None,
     num_nodes: int | None = None,
     num_edges: int | None = None,
+    made_dense: bool = False,
 ) -> StagePlan:
     """What ``run_program`` would need."""
     threads = threads or available_cores()
-    features = FeatureRows(graph)
+    stored, rows = StoredFeatures.of(graph), num_nodes or graph.num_nodes
+    features = StoredFeatures.made_dense(rows, stored.num_features) if made_dense else stored
     backend = choose_backend(settings)
     planner = Planner(
         graph, program, settings, backend=backend, threads=threads, num_nodes=num_nodes, num_edges=num_edges,
-        device_room=find_device_room(backend, settings),
+        device_room=find_device_room(backend, settings), features=features,
     )  # fmt: skip
     layout = planner.find(MemoryBudget.of(memory).total_bytes - own_memory_bytes())
-    share = (num_nodes or graph.num_nodes) / graph.num_nodes
+    share = 1.0 if made_dense else rows / graph.num_nodes
     traffic = planner.traffic(layout, int(features.read_bytes * share))
     return StagePlan(
         STAGE, layout.host_bytes, planner.formula(layout),

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
-from ecgl_scale.infer.features import reader_bytes
+from ecgl_scale.infer.features import StoredFeatures
 from ecgl_scale.infer.partition import CHUNK_ROWS, ROW_WEIGHT
 from ecgl_scale.infer.program import UNIT_COLUMNS, Pass, Program, padded
 from ecgl_scale.infer.settings import InferSettings
@@ -110,6 +110,7 @@ class Planner:
         num_nodes: int | None = None,
         num_edges: int | None = None,
         device_room: int | None = None,
+        features: StoredFeatures | None = None,
     ) -> None:
         self._program = program
         self._settings = settings
@@ -119,7 +120,8 @@ class Planner:
         self._num_nodes = graph.num_nodes if num_nodes is None else max(num_nodes, 1)
         self._num_edges = graph.num_edges if num_edges is None else num_edges
         self._edge_bytes = self._num_edges * graph.edges.id_dtype.itemsize + 8 * self._num_nodes
-        self._reader = {in_place: reader_bytes(graph, in_place=in_place) for in_place in (True, False)}
+        features = features or StoredFeatures.of(graph)
+        self._reader = {in_place: features.reader_bytes(in_place=in_place) for in_place in (True, False)}
         weights = [step.weight_t for one in program.passes for step in one.dense]
         weights += [] if program.before is None else [program.before.weight_t]
         self._fixed = RESERVE_BYTES if backend == "numba" else TORCH_RESERVE_BYTES

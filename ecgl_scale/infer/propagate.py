@@ -66,12 +66,17 @@ def plan_propagated(
     threads: int | None = None,
     num_nodes: int | None = None,
     num_edges: int | None = None,
+    made_dense: bool = False,
 ) -> StagePlan:
-    """What ``propagate_features`` would need; of a subgraph that is still to be extracted where sizes are given."""
+    """What ``propagate_features`` would need; of a subgraph that is still to be extracted where sizes are given.
+
+    ``made_dense`` as in ``plan_inference``.
+    """
     program, settings = _program(FeatureRows(graph).width, hops), InferSettings(norm=norm)
     return plan_program(
-        graph, program, settings, threads=threads, memory=memory, num_nodes=num_nodes, num_edges=num_edges
-    )
+        graph, program, settings, threads=threads, memory=memory, num_nodes=num_nodes, num_edges=num_edges,
+        made_dense=made_dense,
+    )  # fmt: skip
 
 
 def _program(width: int, hops: int) -> Program:

@@ -62,7 +62,7 @@ class RunDirectory:
 
     def write_plan(self, plan: MemoryPlan) -> None:
         """``plan.json``: what each stage was to need."""
-        write_atomically(self.path / "plan.json", json.dumps(plan_as_json(plan), indent=1))
+        write_atomically(self.path / "plan.json", json.dumps(plan.as_json(), indent=1))
 
     def write_results(self, results: dict[str, Any]) -> None:
         """``results.json``, the last file of a run."""
@@ -79,19 +79,6 @@ class RunDirectory:
     def close(self) -> None:
         """Let others in."""
         os.close(self._lock)
-
-
-def plan_as_json(plan: MemoryPlan) -> dict[str, Any]:
-    """A plan as ``plan.json`` and ``ecgl plan --json`` show it."""
-    return {
-        "budget_bytes": plan.budget.total_bytes,
-        "budget_from": plan.budget.origin,
-        "held_bytes": plan.held_bytes,
-        "peak_bytes": plan.peak_bytes,
-        "seconds": plan.seconds,
-        "fits": plan.fits,
-        "stages": [asdict(stage) for stage in plan.stages],
-    }
 
 
 def _refuse_any_run(path: Path) -> None:

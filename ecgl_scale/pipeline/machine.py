@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from ecgl_scale.infer.speed import measure_messages
 from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.pipeline.learner import device_of, torch_threads
 from ecgl_scale.run.config import RunConfig
@@ -35,27 +36,30 @@ class MachineRates:
     written_bytes: float
     edges: float
     """Of the sweep of a ranking, in the cache."""
+    messages: float
+    """Numbers sent along edges, of rows as wide as the first hidden layer."""
     operations: float
     """Multiplications and additions of the model's matrix products, on the device that trains."""
 
 
-TYPICAL = MachineRates(read_bytes=1e9, written_bytes=5e8, edges=1e9, operations=1e11)
+TYPICAL = MachineRates(read_bytes=1e9, written_bytes=5e8, edges=1e9, messages=4e9, operations=1e11)
 """A machine of some years ago."""
 
 
-def measure_machine(directory: Path, widths: Sequence[int], config: RunConfig) -> MachineRates:
-    """Measure for less than a second. Where ``directory`` cannot be written to, the disk is that of temporary files.
+def measure_machine(directory: Path, widths: Sequence[int], config: RunConfig, *, num_nodes: int) -> MachineRates:
+    """Measure for about a second. Where ``directory`` cannot be written to, the disk is that of temporary files.
 
-    One thread is measured and counted as often as there are threads: several that wait for each other would measure
-    who else uses the machine at the moment.
+    Messages are sent in a graph of ``num_nodes``. One thread is measured and counted as often as there are threads:
+    several that wait for each other would measure who else uses the machine at the moment.
     """
     threads = config.threads or available_cores()
     where = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
     disk = measure_disk(where, DISK_TEST_BYTES)
     edges = threads * measure_sweeps(seconds=TEST_SECONDS)
+    messages = threads * measure_messages(widths[1], num_nodes, seconds=TEST_SECONDS)
     device = torch.device(device_of(config.learn.device))
     products = _measure_products(widths, config, device) * (threads if device.type == "cpu" else 1)
-    return MachineRates(disk.read, disk.write, edges, products)
+    return MachineRates(disk.read, disk.write, edges, messages, products)
 
 
 def _measure_products(widths: Sequence[int], config: RunConfig, device: torch.device) -> float:

@@ -128,6 +128,7 @@ def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
                 memory=_memory(room_bytes),
                 num_nodes=found.num_nodes,
                 num_edges=found.num_edges,
+                made_dense=sizes.made_dense,
             )
         plans.append(replace(plan, host_bytes=plan.host_bytes + int(scored)))
     return largest("evaluate", plans)
@@ -144,6 +145,7 @@ def _propagation(sizes: RunSizes, task: Task, room_bytes: int, *, seen: bool) ->
         threads=config.threads,
         num_nodes=found.num_nodes,
         num_edges=found.num_edges,
+        made_dense=sizes.made_dense,
     )
     own = 4 * sizes.graph.num_features * int(task.node_ids.size) if seen else 0
     formula = f"features passed along {config.learn.num_hops} edges: {plan.formula}"

@@ -56,10 +56,15 @@ class RunSizes:
         return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(self.widths))
 
     @property
+    def made_dense(self) -> bool:
+        """Whether sparse features become dense in the graphs of tasks: a mean taken off leaves no zero."""
+        return isinstance(self.graph.features, SparseFeatures) and self.config.learn.scale == "standard"
+
+    @property
     def values_a_row(self) -> float | None:
         """Stored values of the average row of a task's graph; None for dense rows, which standardised ones are."""
         section = self.graph.manifest.features
-        is_sparse = isinstance(self.graph.features, SparseFeatures) and self.config.learn.scale != "standard"
+        is_sparse = isinstance(self.graph.features, SparseFeatures) and not self.made_dense
         return section.num_values / self.graph.num_nodes if is_sparse and section is not None else None
 
     def input_values(self, num_rows: int) -> int | None:

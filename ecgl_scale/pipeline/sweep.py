@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.errors import EcglError, InvalidInputError, StoreExistsError, UsageError
+from ecgl_scale.errors import EcglError, ExitCode, InvalidInputError, StoreExistsError, UsageError
 from ecgl_scale.pipeline.directory import CONFIG_NAME, LOCK_NAME, refuse_other_run
 from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.pipeline.sweep_plan import Schedule, Share, make_schedule
@@ -39,7 +39,7 @@ STAGE = "sweep"
 POLL_SECONDS = 0.05
 STOP_SECONDS = 15.0
 """A run that has not ended so long after SIGTERM is killed; SLURM waits 30 s before it kills us."""
-STOPPED_CODES = (75, 130)
+STOPPED_CODES = (ExitCode.STOPPED, ExitCode.INTERRUPTED)
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
 
@@ -269,14 +269,15 @@ def settle(run: SweepRun, code: int, log: Path, log_start: int) -> None:
         told = f"killed by {number.name}" + (
             "; the kernel does that where memory runs out" if number is signal.SIGKILL else ""
         )
-        is_stopped, exit_code = number in KILLS, 75 if number in KILLS else EcglError.exit_code
+        is_stopped = number in KILLS
+        run.exit_code = ExitCode.STOPPED if is_stopped else EcglError.exit_code
     else:
         with log.open("rb") as file:
             file.seek(log_start)
             said = file.read().decode(errors="replace")
         told = error_in(said) or f"exit code {code}; see {log}"
-        is_stopped, exit_code = code in STOPPED_CODES, code or EcglError.exit_code
-    run.status, run.exit_code, run.message = "stopped" if is_stopped else "failed", exit_code, told
+        is_stopped, run.exit_code = code in STOPPED_CODES, code or EcglError.exit_code
+    run.status, run.message = "stopped" if is_stopped else "failed", told
 
 
 def error_in(said: str) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ecgl_scale.run.memory import MemoryBudget
 from ecgl_scale.units import format_bytes, format_count, format_seconds
@@ -57,6 +58,25 @@ class MemoryPlan:
     def fits(self) -> bool:
         """Whether every stage stays within the budget."""
         return self.peak_bytes <= self.budget.total_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        """As ``plan.json`` and ``--json`` show it."""
+        return {
+            "budget_bytes": self.budget.total_bytes,
+            "budget_from": self.budget.origin,
+            "held_bytes": self.held_bytes,
+            "peak_bytes": self.peak_bytes,
+            "seconds": self.seconds,
+            "fits": self.fits,
+            "stages": [asdict(stage) for stage in self.stages],
+        }
+
+    def summary(self) -> str:
+        """The peak and the budget, in a line."""
+        largest_stage = max(self.stages, key=lambda stage: stage.host_bytes)
+        fits = "within" if self.fits else "NOT within"
+        budget = f"{format_bytes(self.budget.total_bytes)} from {self.budget.origin}"
+        return f"plan: peak {format_bytes(self.peak_bytes)} ({largest_stage.stage}), {fits} the budget of {budget}"
 
     def __str__(self) -> str:
         """A table: one line a stage, then whether it fits."""

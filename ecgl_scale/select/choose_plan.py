@@ -71,7 +71,8 @@ def plan_choose(
         columns = num_features if rank_columns is None else rank_columns
         if columns:
             sparse = num_values is not None and rank_columns is None
-            least, whole = _attribute_bytes(num_nodes, columns, sparse, rank_columns is not None, threads)
+            in_memory = rank_columns is not None
+            least, whole = attribute_bytes(num_nodes, columns, sparse=sparse, in_memory=in_memory, threads=threads)
             needs["attribute vector"] = min(max(least, room), whole)
             read_bytes += 0 if rank_columns is not None else 2 * feature_bytes
         ranking = planned_bytes(num_nodes, settings.pagerank, with_reset=columns > 0, threads=threads)
@@ -80,7 +81,7 @@ def plan_choose(
         read_bytes += passes * num_edges * EDGE_BYTES
     if by_diversity:
         kept = BLAS_BYTES if "attribute vector" in needs else 0
-        least, whole = _diversity_bytes(num_nodes, num_features, num_values, threads)
+        least, whole = diversity_bytes(num_nodes, num_features, num_values, threads)
         needs["diversity"] = min(max(least + kept, room), whole + kept)
         read_bytes += feature_bytes + num_edges * EDGE_BYTES
     largest = max(needs, key=lambda name: needs[name], default="")
@@ -95,8 +96,8 @@ def plan_choose(
     )
 
 
-def _attribute_bytes(num_nodes: int, columns: int, sparse: bool, in_memory: bool, threads: int) -> tuple[int, int]:
-    """Least and most."""
+def attribute_bytes(num_nodes: int, columns: int, *, sparse: bool, in_memory: bool, threads: int) -> tuple[int, int]:
+    """Least and most that an attribute vector takes."""
     if sparse:
         strip = 4 * columns * (columns + 1)
         fixed = 16 * num_nodes + 8 * columns + ATTRIBUTE_RESERVE_BYTES
@@ -111,8 +112,8 @@ def _features_of(num_nodes: int, num_features: int) -> DenseFeatures:
     return DenseFeatures(Path(), DenseLayout.plan(num_nodes, num_features), ())
 
 
-def _diversity_bytes(num_nodes: int, num_features: int, num_values: int | None, threads: int) -> tuple[int, int]:
-    """Least and most."""
+def diversity_bytes(num_nodes: int, num_features: int, num_values: int | None, threads: int) -> tuple[int, int]:
+    """Least and most that diversity takes; ``num_values`` of sparse features, None for dense ones."""
     fixed = 8 * num_nodes + DIVERSITY_RESERVE_BYTES
     if num_values is not None:
         fixed += 8 * num_nodes + threads * SPARSE_SCRATCH_BYTES * num_features

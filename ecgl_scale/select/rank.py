@@ -6,6 +6,7 @@ directory beside the output file, which is removed at the end.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import time
@@ -25,10 +26,12 @@ from ecgl_scale.select.attribute import attribute_vector
 from ecgl_scale.select.diversity import rank_diversity
 from ecgl_scale.select.journal import RankJournal
 from ecgl_scale.select.pagerank import PageRankSettings, RankResult, rank_importance
+from ecgl_scale.select.rank_plan import plan_rank
 from ecgl_scale.select.scores import read_scores, write_scores
 from ecgl_scale.select.topk import top_nodes
 from ecgl_scale.store.graph import GraphStore
 
+_log = logging.getLogger(__name__)
 Kind = Literal["importance", "diversity", "both"]
 
 
@@ -63,6 +66,8 @@ class RankReport:
     seconds: dict[str, float]
     peak_bytes: int
     num_written: int
+    plan: dict[str, Any]
+    """What each stage was to need, beside which ``peak_bytes`` stands."""
 
 
 class _Clock:
@@ -90,6 +95,18 @@ def rank_store(
     """Rank the nodes of a store and write the scores to ``out`` (Parquet)."""
     _check(graph, request)
     _check_target(out)
+    plan = plan_rank(
+        graph,
+        by_importance=request.kind != "diversity",
+        by_diversity=request.kind != "importance",
+        use_features=request.use_features,
+        has_start=request.start is not None,
+        topk=request.topk,
+        pagerank=request.pagerank,
+        memory=memory,
+        threads=threads,
+    )
+    _log.info(plan.summary())
     clock = _Clock()
     scores: dict[str, NDArray[np.float64]] = {}
     importance = diversity = None
@@ -124,6 +141,7 @@ def rank_store(
         seconds=clock.seconds,
         peak_bytes=sampler.peak_bytes,
         num_written=graph.num_nodes if nodes is None else int(nodes.size),
+        plan=plan.as_json(),
     )
 
 

@@ -112,6 +112,9 @@ def test_infer_predicts_every_node_as_a_dense_network_does(
     assert ran.code == 0, ran.stderr
     about = json.loads(ran.stdout)
     assert (about["num_nodes"], about["num_classes"]) == (900, 6)
+    assert [stage["stage"] for stage in about["plan"]["stages"]] == ["infer", "write"]
+    assert 0 < about["peak_bytes"] <= 1.1 * about["plan"]["peak_bytes"]
+    assert "plan: peak " in ran.stderr
     table = pq.read_table(tmp_path / "found.parquet").to_pydict()
     naive = NaiveRun(run, drawn)
     logits = naive.logits(naive.layers, np.arange(900))

@@ -15,7 +15,8 @@ from ecgl_scale.pipeline.setup import open_store, task_stream
 from ecgl_scale.run.events import ignore_events
 from ecgl_scale.run.memory import give_back_freed, own_memory_bytes
 from ecgl_scale.run.plan import StagePlan
-from tests.pipeline.streams import config_of
+from ecgl_scale.store.graph import GraphStore
+from tests.pipeline.streams import Drawn, config_of, write_store
 
 MIB = 1 << 20
 
@@ -64,6 +65,28 @@ def test_graphs_of_old_tasks_are_planned_where_they_are_held(method: str, store:
     least = sum(held_graph_bytes(graph, [16, 24, 6], size, 0) for size in sorted(nodes)[:-1])
     assert with_old["train"].host_bytes - alone["train"].host_bytes >= least
     assert "other tasks' graphs" in with_old["train"].formula
+
+
+@pytest.mark.parametrize("features", ["raw", "propagated:1"])
+def test_standardised_features_are_planned_as_the_dense_ones_they_become(
+    drawn: Drawn, tmp_path: Path, features: str
+) -> None:
+    """Sparse in the store; taking a mean off every column leaves no zeros in the graphs of the tasks."""
+    x = np.random.default_rng(0).random((len(drawn.x), 3000)).astype(np.float32)
+    plans = {}
+    for kind, share in (("sparse", 0.01), ("dense", 1.0)):
+        kept = np.where(x < share, x, np.float32(0))
+        store = write_store(tmp_path / f"{kind}.ecgl", drawn, x=kept)
+        assert GraphStore.open(store).manifest.features.kind == kind  # type: ignore[union-attr]
+        for scale in ("standard", "row_l2"):
+            overrides = ("method=finetune", "memory=4GiB", f"learn.scale={scale}", f"learn.features={features}")
+            plans[kind, scale] = stages_of(store, tmp_path, *overrides)["evaluate"]
+    made, stored, sparse = plans["sparse", "standard"], plans["dense", "standard"], plans["sparse", "row_l2"]
+    # Two threads read a block of dense rows: of the store, where it has them, else of the largest task, 300 nodes.
+    block = 4 * 300 * 3000 if features == "raw" else 0  # all is held, and read in place, where it is passed along
+    assert made.host_bytes == sparse.host_bytes + 2 * block <= stored.host_bytes
+    assert made.read_bytes == pytest.approx(stored.read_bytes, rel=0.1)  # chunks are padded
+    assert sparse.read_bytes < made.read_bytes
 
 
 def test_memory_that_was_freed_is_given_back() -> None:

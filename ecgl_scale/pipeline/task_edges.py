@@ -1,0 +1,49 @@
+"""How many edges the graphs of tasks will have, from a sample of rows: most graphs lose some between their tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.learn.tasks import Task
+from ecgl_scale.store.graph import GraphStore
+
+SAMPLE_ROWS = 512
+"""Of each block of rows, evenly; all tasks' nodes are found in most of them."""
+
+
+@dataclass(frozen=True)
+class TaskEdges:
+    """About how many edges."""
+
+    own: tuple[int, ...]
+    """Between nodes of each task."""
+    seen: tuple[int, ...]
+    """Between nodes of all tasks up to each."""
+
+
+def count_task_edges(graph: GraphStore, tasks: Sequence[Task]) -> TaskEdges:
+    """Scale up what a sample of every block shows.  Memory: 4 bytes a node, and the sample."""
+    task_of = np.full(graph.num_nodes, -1, np.int32)
+    for task in tasks:
+        task_of[task.node_ids] = task.index
+    own, arriving = np.zeros(len(tasks)), np.zeros(len(tasks))
+    for block, rows in graph.edges.stream():
+        step = max(block.num_rows // SAMPLE_ROWS, 1)
+        local = np.arange(step // 2, block.num_rows, step)
+        counts = rows.offsets[local + 1] - rows.offsets[local]
+        if not counts.sum():
+            continue
+        sources = np.concatenate([rows.values[rows.offsets[row] : rows.offsets[row + 1]] for row in local])
+        into, out_of = np.repeat(task_of[block.start + local], counts), task_of[sources]
+        share = graph.edges.num_edges_of(block) / sources.size
+        own += share * _count(into[into == out_of], len(tasks))
+        arriving += share * _count(np.maximum(into, out_of)[(into >= 0) & (out_of >= 0)], len(tasks))
+    return TaskEdges(tuple(own.astype(int).tolist()), tuple(np.cumsum(arriving).astype(int).tolist()))
+
+
+def _count(tasks: NDArray[np.int32], num_tasks: int) -> NDArray[np.int64]:
+    return np.bincount(tasks[tasks >= 0], minlength=num_tasks)
