@@ -75,8 +75,6 @@ ROWS: dict[str, Row] = {
     "reference": Row("reference"),
     "paper": Row("paper"),
     "joint_mlp": Row("plus", "joint"),
-    "joint_gcn": Row("plus", "joint", ("learn.train_as=gcn",)),
-    "finetune": Row("plus", "finetune"),
     "plus_random": Row("plus", overrides=("bank.select=random",)),
     "plus_propagated": Row("plus", overrides=("learn.features=propagated:2",)),
 }
@@ -97,9 +95,13 @@ CHOICES: dict[str, Row] = {
     "row_l2_200": Row("plus", overrides=(SCALED, "learn.epochs=200")),
     "row_l2_seen": Row("plus", overrides=(SCALED, "learn.replay_slice=seen")),
     "row_l2_kaiming": Row("plus", overrides=(SCALED, "learn.init=kaiming")),
+    "quota_none": Row("plus", overrides=(SCALED, "bank.quota=none")),
+    "norm_sum": Row("plus", overrides=(SCALED, "infer.norm=sum")),
+    "rank_logits": Row("plus", overrides=(SCALED, "rank.features=logits")),
+    "row_l2_task": Row("plus", overrides=(SCALED, "learn.balance=task")),
     "row_l2_outside": Row("plus", overrides=(SCALED, "learn.bias_place=outside")),
 }
-"""Scale, then one key at a time; all else as in ``plus``."""
+"""Scale, then one key at a time, those that make ``plus`` among them; all else as in ``plus``."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ NAMES = {
     "reference": "`reference`",
     "paper": "`paper`",
     "joint_mlp": "joint, trained as MLP",
-    "joint_gcn": "joint, trained as GCN",
-    "finetune": "fine-tune",
     "plus_random": "`plus`, `select: random`",
     "plus_propagated": "`plus`, `features: propagated:2`",
 }

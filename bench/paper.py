@@ -26,9 +26,12 @@ def run(store: Path, work: Path, overrides: Sequence[str], *, seeds: str, jobs: 
     """All sweeps, then the report of all of them."""
     found = {}
     for config in sorted(CONFIGS.glob("*.yaml")):
-        out = work / config.stem
-        options = [text for key in (f"store={store}", *overrides) for text in ("--set", key)]
-        command = harness.ecgl("sweep", str(config), *options, "--seeds", seeds, "--jobs", str(jobs), "--out", str(out))
+        out, text = work / config.stem, config.read_text(encoding="utf-8")
+        wanted = [key for key in overrides if f"{key.partition('=')[0]}:" not in text]  # a grid keeps its own
+        options = [word for key in (f"store={store}", *wanted) for word in ("--set", key)]
+        if "jobs:" not in text:  # a table of times says itself: one at a time
+            options += ["--jobs", str(jobs)]
+        command = harness.ecgl("sweep", str(config), *options, "--seeds", seeds, "--out", str(out))
         subprocess.run(command, check=True)
         found[config.stem] = _rows(json.loads((out / "sweep.json").read_text(encoding="utf-8")))
     page = work / "paper.html"
@@ -56,7 +59,9 @@ def main() -> None:
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     store = ingest(given.graph, given.data, given.work).absolute()
-    overrides = [f"learn.epochs={given.epochs}", f"cat.steps={given.cat_steps}", *GRAPHS[given.graph].tasks]
+    of_graph = GRAPHS[given.graph]
+    budget = f"bank.budget={of_graph.budget}"
+    overrides = [f"learn.epochs={given.epochs}", f"cat.steps={given.cat_steps}", budget, *of_graph.tasks]
     result = run(store, given.work, overrides, seeds=given.seeds, jobs=given.jobs)
     harness.save("paper", {"graph": given.graph, **result})
 

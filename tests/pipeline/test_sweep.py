@@ -242,6 +242,11 @@ def test_the_methods_of_the_papers_tables_are_all_there() -> None:
     for name in ("table-task-il", "table-class-il"):
         found = load_sweep(Path(__file__).parents[2] / "configs" / "paper" / f"{name}.yaml")
         assert {combination.config.method for combination in found.combinations} <= METHODS.keys()
+        assert len(found.combinations) >= 11
+        for combination in found.combinations:  # E-CGL without edges, the baselines as in their papers
+            learn = combination.config.learn
+            assert learn.train_as == ("mlp" if combination.config.method == "ecgl" else "gcn")
+            assert combination.config.method == "ecgl" or (learn.balance, learn.reduction) == ("task", "mean")
 
 
 def test_the_last_error_of_a_log_is_found() -> None:
