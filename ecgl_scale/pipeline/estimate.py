@@ -153,9 +153,10 @@ class _Work:
     def _epoch_rows(self) -> Iterator[tuple[int, int]]:
         """Rows of an epoch of each task, or of earlier tasks too, and those of the bank."""
         rows = self._nodes if self._config.learn.train_as == "gcn" else self._rows
-        budget = self._config.bank.budget if self._method.keeps_bank else 0
-        for number, own in enumerate(accumulate(rows) if self._method.keeps_tasks else rows):
-            yield own, number * budget
+        budget, bank = self._config.bank.budget if self._method.keeps_bank else 0, 0
+        for own, candidates in zip(accumulate(rows) if self._method.keeps_tasks else rows, self._rows, strict=True):
+            yield own, bank
+            bank += min(budget, candidates)
 
     def _remember(self, stage: StagePlan) -> float:
         total = self._disk(0.0, stage.written_bytes) + EPOCH_SECONDS

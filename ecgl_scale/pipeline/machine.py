@@ -24,8 +24,9 @@ from ecgl_scale.units import MIB
 DISK_TEST_BYTES = 32 * MIB
 TEST_SECONDS = 0.2
 """Of each measurement in memory."""
-TEST_ROWS = 256
-"""Rounds of a millisecond: the best of many is not disturbed by others, who get a core for longer than that."""
+TEST_ROWS, TEST_WIDTH = 256, 256
+"""Rounds of a millisecond: the best of many is not disturbed by others, who get a core for longer than that. Products
+of wider layers are no faster."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,22 @@ def measure_machine(directory: Path, widths: Sequence[int], config: RunConfig, *
 def _measure_products(widths: Sequence[int], config: RunConfig, device: torch.device) -> float:
     """The three products of each layer and block: forward, and backward to weights and to inputs."""
     rows = min(block_rows_for(widths, config.learn.block_rows, is_sparse=False), TEST_ROWS)
-    layers = [(torch.ones(rows, a, device=device), torch.ones(b, a, device=device)) for a, b in pairwise(widths)]
+    narrow = [min(width, TEST_WIDTH) for width in widths]
+    layers = [
+        tuple(torch.ones(shape, device=device) for shape in ((rows, a), (b, a), (rows, b), (b, a), (rows, a)))
+        for a, b in pairwise(narrow)
+    ]
 
     def multiply() -> None:
-        for inputs, weight in layers:
-            outputs = inputs @ weight.t()
-            outputs.t() @ inputs
-            outputs @ weight
+        for inputs, weight, outputs, to_weight, to_inputs in layers:
+            torch.mm(inputs, weight.t(), out=outputs)
+            torch.mm(outputs.t(), inputs, out=to_weight)
+            torch.mm(outputs, weight, out=to_inputs)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
     with torch.no_grad(), torch_threads(1):
-        return 6 * rows * num_weights(widths) / best_seconds(multiply, seconds=TEST_SECONDS)
+        return 6 * rows * num_weights(narrow) / best_seconds(multiply, seconds=TEST_SECONDS)
 
 
 def num_weights(widths: Sequence[int]) -> int:

@@ -120,6 +120,15 @@ def test_messages_of_narrow_features_are_sent_once_and_those_of_hidden_layers_in
     assert added(8) / added(24) == pytest.approx((8 + 6) / 6, rel=0.1)
 
 
+def test_a_bank_holds_no_more_of_a_task_than_the_task_has(store: Path) -> None:
+    """The store's tasks have 180 rows each to train on."""
+    small, large, larger = (
+        seconds_of(config_of(store, None, f"bank.budget={budget}"), replace(TYPICAL, operations=1e6))["train"]
+        for budget in (40, 180, 5000)
+    )
+    assert small < large == larger
+
+
 def test_a_method_that_ranks_nothing_takes_no_time_to_remember(store: Path) -> None:
     ranked, nothing = (
         seconds_of(config_of(store, None, f"method={name}"))["remember"] for name in ("ecgl", "finetune")
