@@ -26,6 +26,7 @@ import yaml
 from bench import harness
 from bench.accuracy import DATA, GRAPHS, SETTINGS, ingest
 from bench.methods_table import render
+from ecgl_scale.learn.methods import METHODS as LEARNERS
 
 AS_GCN = {"learn.train_as": "gcn"}
 METHODS: dict[str, dict[str, Any]] = {
@@ -85,6 +86,7 @@ def collect(graph: str, directory: Path) -> list[dict[str, Any]]:
         finished = [run for run in combination["runs"] if run["status"] == "finished"]
         if finished:
             kept = [_kept_bytes(directory / run["path"]) for run in finished]
+            tasks_bytes = _old_tasks_bytes(combination["settings"]["method"], directory / "tasks")
             measures = {name: combination[name] for name in ("aa", "af", "train_ms_per_epoch", "inference_ms")}
             rows.append(
                 {
@@ -95,7 +97,7 @@ def collect(graph: str, directory: Path) -> list[dict[str, Any]]:
                     "epochs": EPOCHS[graph],
                     "seeds": [run["seed"] for run in finished],
                     **measures,
-                    "kept_bytes": statistics.fmean(kept),
+                    "kept_bytes": statistics.fmean(kept) + tasks_bytes,
                     "peak_bytes": max(run["peak_bytes"] for run in finished),
                     "failed": [run["message"] for run in combination["runs"] if run["status"] == "failed"],
                 }
@@ -111,6 +113,14 @@ def _kept_bytes(run: Path) -> int:
     """Bytes on disk of the bank and of the method's own state after the last task."""
     states = sorted((run / "weights").glob("method-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
     return sum(path.stat().st_size for path in (run / "bank.arrow", *states[-1:]) if path.exists())
+
+
+def _old_tasks_bytes(method: str, tasks: Path) -> int:
+    """Bytes on disk of the old tasks' graphs and rows, for a method that cannot do without them."""
+    found = LEARNERS[method]
+    if not found.keeps_tasks and not found.keeps_graphs:
+        return 0
+    return sum(path.stat().st_size for path in tasks.rglob("*") if path.is_file())
 
 
 def main() -> None:
