@@ -18,7 +18,7 @@ TITLES = {
 }
 NARROW = ("name", "category", "backbones")
 """Columns that are never cut into lines."""
-MIN_WIDTH = 100
+MIN_WIDTH = 120
 
 
 def methods(as_json: Json = False) -> None:
