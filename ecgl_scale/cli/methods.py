@@ -18,7 +18,7 @@ TITLES = {
 }
 NARROW = ("name", "category", "backbones")
 """Columns that are never cut into lines."""
-MIN_WIDTH = 120
+MIN_WIDTH = 100
 
 
 def methods(as_json: Json = False) -> None:
@@ -33,10 +33,8 @@ def methods(as_json: Json = False) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    longest = max(len(word) for method in found for word in method["stores"].split())  # the name of a key
     for key, title in TITLES.items():
-        least = longest if key == "stores" else None
-        table.add_column(title, no_wrap=key in NARROW, overflow="fold", min_width=least)
+        table.add_column(title, no_wrap=key in NARROW, overflow="fold")
     for method in found:
         table.add_row(*(", ".join(method[key]) if key == "backbones" else method[key] for key in TITLES))
     width = max(shutil.get_terminal_size((120, 0)).columns, MIN_WIDTH)

@@ -63,7 +63,7 @@ class Continualgnn(Method):
 
     name: ClassVar[str] = "continualgnn"
     category: ClassVar[str] = "replay"
-    stores: ClassVar[str] = "continualgnn.memory_nodes nodes in all, features and label; last weights, importances"
+    stores: ClassVar[str] = "memory_nodes nodes in all, features and label; last weights, importances"
     cost: ClassVar[str] = "one pass over the task's rows and the memory, and over the weights"
     reference: ClassVar[str] = "Streaming Graph Neural Networks via Continual Learning (Wang et al.)"
 
