@@ -1,7 +1,7 @@
 """Native allocations of a run, by memray: every malloc with its stack, through Python, numba, torch and C.
 
-It makes a run about twice as slow and takes memory of its own, which the plan does not count: for looking, not for
-measuring. ``memory.jsonl`` has the peaks.
+It makes a run slower, stages of many small calls many times, and takes memory of its own, which the plan does not
+count: for looking, not for measuring. ``memory.jsonl`` has the peaks.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ def tracked(directory: Path) -> AbstractContextManager[object]:
 def draw_profile(directory: Path, on_event: EventSink) -> None:
     """A flame graph of the capture, which stays in any case.
 
-    For a run that has ended well: one that is asked to stop has no time for it. memray cannot draw native frames
-    between Python's where a library was built without them (an AssertionError of its own); Python's alone are drawn
-    then, and ``memray table`` and ``memray stats`` still read the capture.
+    For a run that has ended well: one that is asked to stop has no time for it. In a process of its own, since memray
+    needs as much memory as the capture is large, and a picture that cannot be drawn must not fail the run.
     """
     capture, page = directory / CAPTURE_NAME, directory / PAGE_NAME
-    command = [sys.executable, "-m", "memray", "flamegraph", "--force", "--no-web", "--output", str(page), str(capture)]
+    command = [sys.executable, "-m", "ecgl_scale.pipeline.profile_page", str(capture), str(page)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DRAW_SECONDS)
     except subprocess.TimeoutExpired:
@@ -58,23 +57,4 @@ def draw_profile(directory: Path, on_event: EventSink) -> None:
         on_event(Note(f"native allocations: {capture}, {page}"))
         return
     reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    try:
-        _draw_python_frames(capture, page)
-    except Exception as error:  # a picture that cannot be drawn must not fail the run
-        on_event(Note(f"native allocations: {capture}; no flame graph: {reason}, {type(error).__name__}"))
-    else:
-        on_event(Note(f"native allocations: {capture}, {page} (Python frames only: {reason})"))
-
-
-def _draw_python_frames(capture: Path, page: Path) -> None:
-    import memray
-    from memray.reporters.flamegraph import FlameGraphReporter
-
-    with memray.FileReader(capture) as reader:
-        reporter = FlameGraphReporter.from_snapshot(
-            reader.get_high_watermark_allocation_records(merge_threads=True),
-            memory_records=tuple(reader.get_memory_snapshots()),
-            native_traces=False,
-        )
-        with page.open("w", encoding="utf-8") as file:
-            reporter.render(file, reader.metadata, False, True, inverted=False, no_web=True)
+    on_event(Note(f"native allocations: {capture}; no flame graph: {reason}"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ecgl_scale.pipeline import profile
+from ecgl_scale.pipeline import profile, profile_page
 from ecgl_scale.pipeline.run_log import LOG_NAME
 from tests.cli_runner import run_cli
 from tests.faults.running import start_child
@@ -34,8 +34,28 @@ def test_a_run_leaves_its_allocations_and_their_flame_graph(config: Path, tmp_pa
             for frame in record.stack_trace()
         }
     assert "_learn_tasks" in functions
-    assert (tmp_path / "run" / "memray.html").read_text(encoding="utf-8").lower().lstrip().startswith("<!doctype html>")
-    assert "native allocations: " in (tmp_path / "run" / LOG_NAME).read_text()
+    page = (tmp_path / "run" / "memray.html").read_text(encoding="utf-8")
+    assert page.lower().lstrip().startswith("<!doctype html>")
+    assert "_learn_tasks" in page
+    assert "c10::" in page, "no native frames"
+    said = (tmp_path / "run" / LOG_NAME).read_text()
+    assert "native allocations: " in said
+    assert "no flame graph" not in said
+
+
+def test_a_stack_that_memray_refuses_has_its_native_frames_alone() -> None:
+    class Refused:
+        size = 7
+
+        def hybrid_stack_trace(self, *given: int) -> list[tuple[str, str, int]]:
+            raise AssertionError
+
+        def native_stack_trace(self, *given: int) -> list[tuple[str, str, int]]:
+            return [("malloc", "c.so", 1)][: given[0]]
+
+    record = profile_page._Record(Refused())
+    assert record.size == 7
+    assert record.hybrid_stack_trace(1) == [("malloc", "c.so", 1)]
 
 
 def test_without_memray_the_run_is_refused_with_2_and_nothing_is_written(
