@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ecgl_scale.errors import LockedError, StoreError, StoreExistsError, UsageError
 from ecgl_scale.learn.scaling import Scaling
@@ -25,7 +26,7 @@ from ecgl_scale.run.events import EventSink, Note, ignore_events
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.run.plan import StagePlan, largest
 from ecgl_scale.store.build import MIN_SPARE_BYTES, RESERVE_BYTES, MemoryShares, build_store
-from ecgl_scale.store.edges.plan import BuildOptions
+from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.spill import KEY_BYTES
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import DenseSource, SparseSource
@@ -103,14 +104,16 @@ def plan_extract(
     scaling: Scaling | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
+    in_degrees: NDArray[Any] | None = None,
 ) -> StagePlan:
     """What an extraction needs within the budget, or the least that it ever needs where that is more.
 
     Memory
     ------
     ``4 N + 40 MiB + threads * share + min(kept, 8 E)`` with N the nodes of the whole graph and E about the edges
-    into the subset. ``share`` (32 MiB to 1 GiB a thread) and ``kept`` are what the build cuts from the rest of the
-    budget; features go through in pieces that need less.
+    into the subset. ``share`` (up to 1 GiB a thread, and no more than the largest block takes) and ``kept`` are what
+    the build cuts from the rest of the budget; features go through in pieces that need less. Without ``in_degrees``
+    of the whole graph the largest block is not known, and the whole share is counted.
     """
     subset = Subset(graph, node_ids, scaling or Scaling(), threads or available_cores())
     budget = MemoryBudget.of(memory)
@@ -118,19 +121,31 @@ def plan_extract(
     least_bytes = own_memory_bytes() + RESERVE_BYTES + MIN_SPARE_BYTES + MIB  # what is held may grow a little meanwhile
     rest = MemoryBudget(max(budget.total_bytes - subset.map_bytes, least_bytes), budget.origin)
     shares = MemoryShares.of(rest, threads=subset.threads, num_keys_hint=subset.num_edges_hint)
-    build_bytes = RESERVE_BYTES + shares.threads * shares.share_bytes + min(shares.kept_bytes, num_keys * KEY_BYTES)
+    thread_bytes = _thread_bytes(subset, shares, in_degrees, self_loops=self_loops)
+    work_bytes = max(shares.threads * thread_bytes, min(MIN_SPARE_BYTES, shares.threads * shares.share_bytes))
+    build_bytes = RESERVE_BYTES + work_bytes + min(shares.kept_bytes, num_keys * KEY_BYTES)
     feature_read, feature_written = subset.feature_bytes()
     return StagePlan(
         STAGE,
         host_bytes=subset.map_bytes + build_bytes,
         formula=f"{subset.map_dtype.itemsize} bytes a node of the whole graph + 40 MiB + {shares.threads} threads x "
-        f"{shares.share_bytes >> 20} MiB + edges of the subset that stay in memory",
+        f"{thread_bytes >> 20} MiB + edges of the subset that stay in memory",
         read_bytes=sum(graph.edges.expected(block).size_bytes for block in subset.blocks) + feature_read,
         written_bytes=num_keys * 2 * graph.edges.id_dtype.itemsize + 20 * node_ids.size + feature_written,
         passes=1,
         blocks=len(subset.blocks),
         setting="memory",
     )
+
+
+def _thread_bytes(subset: Subset, shares: MemoryShares, in_degrees: NDArray[Any] | None, *, self_loops: bool) -> int:
+    """What a thread uses of its share, if every edge into the subset's nodes were the subset's; all where unknown."""
+    if in_degrees is None:
+        return shares.share_bytes
+    degrees = in_degrees[subset.ids].astype(np.int64) + self_loops
+    plan = EdgePlan.of(subset.ids.size)
+    counts = np.add.reduceat(degrees, np.arange(0, subset.ids.size, 1 << plan.bucket_bits))
+    return shares.thread_bytes(plan, counts, max_read_edges=max(map(subset.graph.edges.num_edges_of, subset.blocks)))
 
 
 def positions_of(graph_nodes: Ids, ids: Ids) -> Ids:
@@ -186,7 +201,7 @@ class TaskGraphs:
             return task.node_ids
         return np.sort(np.concatenate([earlier.node_ids for earlier in self.tasks.seen(task)]))
 
-    def plan(self, *, scope: str = "own") -> StagePlan:
+    def plan(self, *, scope: str = "own", in_degrees: NDArray[Any] | None = None) -> StagePlan:
         """What extracting the graphs of all tasks needs, whether or not they are there already."""
         plans = [
             plan_extract(
@@ -196,6 +211,7 @@ class TaskGraphs:
                 scaling=self.scaling,
                 memory=self._memory,
                 threads=self._threads,
+                in_degrees=in_degrees,
             )
             for task in self.tasks
         ]

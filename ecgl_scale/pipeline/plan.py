@@ -75,7 +75,8 @@ def _memory(room_bytes: int) -> int:
 def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
     config = sizes.config
     graphs = TaskGraphs(sizes.graph, sizes.stream, Path("tasks"), memory=_memory(room_bytes), threads=config.threads)
-    return replace(graphs.plan(scope="seen" if _uses_seen(config) else "own"), stage="extract")
+    scope = "seen" if _uses_seen(config) else "own"
+    return replace(graphs.plan(scope=scope, in_degrees=sizes.degrees), stage="extract")
 
 
 def _training(sizes: RunSizes, room_bytes: int) -> StagePlan:

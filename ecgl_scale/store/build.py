@@ -17,6 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.run.durable import WrittenFile, free_bytes, storage_errors
 from ecgl_scale.run.events import BlockFinished, EventSink, StageFinished, StageStarted, ignore_events
@@ -25,7 +28,7 @@ from ecgl_scale.run.staging import Staging
 from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, partition_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.spill import KEY_BYTES, KeySpill
-from ecgl_scale.store.edges.write import BlockResult, write_blocks
+from ecgl_scale.store.edges.write import BlockResult, largest_block_bytes, write_blocks
 from ecgl_scale.store.features.files import write_features
 from ecgl_scale.store.format import MANIFEST_NAME, NODES_NAME, EdgeSection, FeatureSection, Manifest, record_files
 from ecgl_scale.store.nodes import WrittenColumns, write_columns
@@ -70,6 +73,11 @@ class MemoryShares:
         kept = max(0, spare - threads * share)
         block_edges = min(share // BYTES_PER_EDGE, MAX_BLOCK_EDGES_IN_FLIGHT)
         return cls(threads, block_edges, kept, share)
+
+    def thread_bytes(self, plan: EdgePlan, bucket_counts: NDArray[np.int64], *, max_read_edges: int) -> int:
+        """Most of its share that a thread uses for edges of which each bucket has so many at most."""
+        read_bytes = min(self.block_edges, max_read_edges) * BYTES_PER_EDGE
+        return min(self.share_bytes, max(read_bytes, largest_block_bytes(plan, bucket_counts)))
 
 
 def build_store(

@@ -21,7 +21,8 @@ from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.select.pagerank import out_degrees
 from ecgl_scale.store import build
 from ecgl_scale.store.build import build_store
-from ecgl_scale.store.edges.plan import BuildOptions
+from ecgl_scale.store.edges.plan import RANGE_ROWS, BuildOptions, EdgePlan
+from ecgl_scale.store.edges.write import largest_block_bytes
 from ecgl_scale.store.features.files import dense_matrix
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import write_columns
@@ -441,3 +442,15 @@ def test_a_task_graph_says_where_it_is_from(tmp_path, graph):
     key = graph_key(graph, some_ids(), self_loops=False, scaling=Scaling("row_l2"))
     wanted = {"kind": "task graph", "of": "store", "key": key, "scaling": "row_l2"}
     assert json.loads((found.path / "manifest.json").read_text())["provenance"] == wanted
+
+
+def test_a_plan_counts_of_a_threads_share_what_the_largest_block_takes(wide):
+    ids = np.arange(wide.num_nodes)
+    degrees = wide.edges.in_degrees()
+    known, unknown = (plan_extract(wide, ids, memory="8GiB", threads=2, in_degrees=d) for d in (degrees, None))
+    assert known.host_bytes < unknown.host_bytes
+    plan = EdgePlan.of(wide.num_nodes)
+    hub = np.zeros(plan.num_buckets, np.int64)
+    hub[0] = 1000
+    rows = min(RANGE_ROWS, wide.num_nodes)
+    assert largest_block_bytes(plan, hub) == 1000 * (4 + 4 + 16) + 8 * (rows + 1)

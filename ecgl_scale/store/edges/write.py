@@ -19,7 +19,7 @@ from ecgl_scale.run.durable import ReusableBytes, WrittenFile
 from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.scratch import ScratchValues
-from ecgl_scale.store.edges.sort import SortWorkspace, sorted_chunks
+from ecgl_scale.store.edges.sort import BYTES_PER_KEY, SortWorkspace, sorted_chunks
 from ecgl_scale.store.edges.spill import KeySpill
 from ecgl_scale.store.edges.tiles import EDGE_BYTES, write_tiles
 from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY
@@ -85,6 +85,17 @@ def write_blocks(
         done += tasks[result.index].num_keys
         on_event(BlockFinished(STAGE, done))
     return sorted(results, key=lambda result: result.index)
+
+
+def largest_block_bytes(plan: EdgePlan, bucket_counts: NDArray[np.int64]) -> int:
+    """What a thread needs to write the largest block, if its share allows: rows, tiles, and its buckets' keys twice."""
+    needed = 0
+    for first, last in plan.cut_blocks(bucket_counts):
+        first_row, last_row = plan.rows_of((first, last))
+        counts = bucket_counts[first:last]
+        rows_bytes = int(counts.sum()) * (plan.id_dtype.itemsize + EDGE_BYTES) + 8 * (last_row - first_row + 1)
+        needed = max(needed, rows_bytes + BYTES_PER_KEY * int(counts.max()))
+    return needed
 
 
 @dataclass(frozen=True)
