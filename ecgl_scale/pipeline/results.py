@@ -15,7 +15,7 @@ from typing import Any
 from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.report.metrics import PerformanceMatrix
-from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.config import RunConfig, changed_keys
 from ecgl_scale.run.durable import storage_errors
 from ecgl_scale.run.plan import MemoryPlan
 
@@ -47,6 +47,7 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
         "store": str(config.store),
         "store_id": state.store_id,
         "config_digest": state.digest,
+        "changed": changed_keys(config),
         "num_tasks": len(stream),
         "tasks": [
             {"name": task.name, "classes": list(task.classes), "num_nodes": int(task.node_ids.size)} for task in stream

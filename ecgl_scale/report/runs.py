@@ -205,6 +205,15 @@ def common_seeds(groups: Iterable[Group]) -> set[int]:
     return set.intersection(*(set(group.seeds) for group in groups))
 
 
+def left_out(groups: Sequence[Group], shown: Sequence[Group]) -> str:
+    """A sentence about the groups that a table or a figure does not show; empty where it shows all."""
+    told = ""
+    for what, is_base in (("Variants of a method", False), ("Methods", True)):
+        number = sum(group.is_base == is_base and not any(group is other for other in shown) for group in groups)
+        told += f" {what} are left out: {number}." if number else ""
+    return told
+
+
 def own_settings(run: FinishedRun) -> dict[str, Any]:
     """The keys of a run's config without those of other methods."""
     known = {*SECTIONS, str(run.results["method"])}
@@ -218,8 +227,15 @@ def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_pre
     members: dict[tuple[str, ...], list[FinishedRun]] = {}
     for run in runs:
         members.setdefault(tuple(repr(run.settings.get(key)) for key in varied), []).append(run)
-    usual = [_usual(key, [values[place] for values in members]) for place, key in enumerate(varied)]
-    base = max(members, key=lambda values: (sum(map(str.__eq__, values, usual)), len(members[values])))
+    usual = [_usual(key, place, members) for place, key in enumerate(varied)]
+    base = max(
+        members,
+        key=lambda values: (
+            sum(map(str.__eq__, values, usual)),
+            len(members[values]),
+            sum(_is_default(key, members[values]) for key in varied),
+        ),
+    )
     name = f"{part[1]} ({part[2]})" if many_presets else part[1]
     groups = []
     for values, found in members.items():
@@ -236,11 +252,17 @@ def _order(value: Any) -> tuple[bool, float, str]:
     return not is_number, float(value) if is_number else 0.0, str(value)
 
 
-def _usual(key: str, values: list[str]) -> str:
-    """The most common value; among equals the first that switches nothing off or over."""
-    counts = Counter(values)
+def _usual(key: str, place: int, members: dict[tuple[str, ...], list[FinishedRun]]) -> str:
+    """The most common value; among equals the default, else the first that switches nothing off or over."""
+    counts = Counter(values[place] for values in members)
+    defaults = {values[place] for values, runs in members.items() if _is_default(key, runs)}
     ablations = {repr(value) for name, value in ABLATIONS if name == key}
-    return max(counts, key=lambda value: (counts[value], value not in ablations))
+    return max(counts, key=lambda value: (counts[value], value in defaults, value not in ablations))
+
+
+def _is_default(key: str, runs: Sequence[FinishedRun]) -> bool:
+    """Whether the runs say that they left the key as it is; those from before they said so do not."""
+    return any(key not in run.results["changed"] for run in runs if "changed" in run.results)
 
 
 def _differences(

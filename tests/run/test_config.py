@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.config import NOT_IN_DIGEST, RunConfig, config_from_mapping, load_config
+from ecgl_scale.run.config import NOT_IN_DIGEST, RunConfig, changed_keys, config_from_mapping, load_config
 from ecgl_scale.run.config_docs import configuration_table, update_page
 from ecgl_scale.run.config_errors import keys_of
 from ecgl_scale.run.config_yaml import dump_yaml, parse_yaml
@@ -221,6 +221,17 @@ def test_the_digest_does_not_depend_on_how_a_value_was_written() -> None:
     one = config_from_mapping({**MINIMAL, "learn": {"lambda": 1, "lr": 0.005}})
     other = config_from_mapping({"learn": {"lr": 5e-3}, "preset": "plus", **MINIMAL})
     assert one.digest() == other.digest()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_changed_keys_are_those_that_neither_the_preset_nor_the_defaults_explain(preset: str) -> None:
+    elsewhere = ["store=b", "method=gem", f"preset={preset}", "setting=task-il", "seed=3", "memory=3GiB", "threads=7"]
+    elsewhere += ["cache=there", "learn.device=cpu", "learn.lambda=1"]
+    assert changed_keys(config_from_mapping(MINIMAL, overrides=elsewhere)) == []
+    changes = ["gem.memory_nodes=3", "learn.lambda=0", "bank.refill=" + ("true" if preset == "paper" else "false")]
+    found = changed_keys(config_from_mapping(MINIMAL, overrides=[*elsewhere, *changes]))
+    refill = [] if preset == "reference" else ["bank.refill"]
+    assert sorted(found) == sorted(["gem.memory_nodes", "learn.lambda", *refill])
 
 
 # Files
