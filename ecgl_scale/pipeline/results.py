@@ -37,6 +37,7 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
         "matrix_micro": micro.to_lists(),
         "aa_after_each_task": macro.average_accuracies(),
         "af_after_each_task": [_number(value) for value in macro.average_forgettings()],
+        "num_epochs": sum(map(len, state.losses)),
         "final_losses": [losses[-1] for losses in state.losses],
         "method": config.method,
         "preset": config.preset,

@@ -111,8 +111,9 @@ def time_table(groups: Sequence[Group]) -> Table | None:
         "Running time",
         ("method", *(column for _ in columns for column in ("train", "test"))),
         tuple(rows),
-        "Milliseconds: train is an epoch, the mean over all epochs of all tasks; test is message passing over the graph"
-        " of one task, the mean over all tests." + left_out(groups, members),
+        "Milliseconds. train is an epoch: the time of the stage train, all tasks together, by the epochs run, as in"
+        " sweep.json. test is message passing over the graph of one task: the time of the stage evaluate by all tests."
+        + left_out(groups, members),
         over=(("", 1), *((f"{store}, {setting}", 2) for store, setting in columns)),
     )
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.compare import ablation_table, accuracy_tables, summary_table, time_table
 from ecgl_scale.report.curves import learning_picture, sensitivity_pictures
-from ecgl_scale.report.runs import FinishedRun, Group, Spread, group_runs
+from ecgl_scale.report.runs import FinishedRun, Group, Spread, seconds_per_epoch, group_runs
 from ecgl_scale.report.tables import NONE, Table
 from tests.report.made_runs import make_comparison, make_run
 
@@ -127,7 +127,17 @@ def test_an_ablation_is_compared_over_the_seeds_it_has(tmp_path: Path) -> None:
 
 def test_running_time_is_that_of_an_epoch_and_of_a_test(tmp_path: Path) -> None:
     table = time_table(groups_of([make_run(tmp_path / "a")]))
-    assert line_of(table, "ecgl")[1:] == ["20.00", "750.00"]  # 4.5 s for 1 + 2 + 3 tests
+    assert line_of(table, "ecgl")[1:] == ["208.33", "750.00"]  # 2.5 s for 3 x 4 epochs, 4.5 s for 1 + 2 + 3 tests
+    assert table is not None
+    assert "the epochs run" in table.note
+
+
+def test_an_epochs_time_is_by_the_epochs_that_were_run_where_the_results_say_so() -> None:
+    stages = {"train": {"seconds": 6.0}, "evaluate": {"seconds": 3.0}}
+    assert seconds_per_epoch({"stages": stages, "num_epochs": 3}, 12) == 2.0
+    assert seconds_per_epoch({"stages": stages}, 12) == 0.5
+    assert seconds_per_epoch({"stages": stages}, None) is None
+    assert seconds_per_epoch({"stages": {}}, 12) is None
 
 
 def test_a_varied_number_becomes_a_sensitivity_curve_over_common_seeds(tmp_path: Path) -> None:
