@@ -31,6 +31,13 @@ def test_the_terminal_shows_a_line_a_group(tmp_path: Path) -> None:
     assert joint.split()[5] == "-"
 
 
+def test_a_reconstruction_is_called_so_but_keeps_its_name_for_programs(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / method, method=method) for method in ("dygrain", "ecgl")]
+    lines = run_cli("report", *runs).stdout.splitlines()
+    assert lines[1].startswith("dygrain (reconstruction)  graph")
+    assert json.loads(run_cli("report", runs[0], "--json").stdout)["groups"][0]["method"] == "dygrain"
+
+
 def test_json_has_the_groups_and_their_settings(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(budget), bank__budget=budget) for budget in (10, 20)]
     groups = json.loads(run_cli("report", *runs, "--json").stdout)["groups"]

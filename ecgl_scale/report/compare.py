@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from ecgl_scale.report.runs import ABLATIONS, BOUNDS, Group, common_seeds, left_out
+from ecgl_scale.report.runs import ABLATIONS, BOUNDS, Group, common_seeds, left_out, shown_method
 from ecgl_scale.report.tables import (
     NONE,
     Cell,
@@ -139,7 +139,7 @@ def ablation_table(groups: Sequence[Group]) -> Table | None:
                 lines.setdefault((base.method, name), {})[base.store, base.setting] = (group, base)
     rows = []
     for (method, name), found in lines.items():
-        row = [text_cell(f"{method}, {name}" if name else method)]
+        row = [text_cell(f"{shown_method(method)}, {name}" if name else shown_method(method))]
         for column in columns:
             if column not in found:
                 row += [Cell(NONE)] * 3

@@ -17,7 +17,7 @@ from ecgl_scale.report.picture import (
     only_rows,
     whole_ticks,
 )
-from ecgl_scale.report.runs import Group, Spread, common_seeds, left_out
+from ecgl_scale.report.runs import Group, Spread, common_seeds, left_out, shown_method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -206,7 +206,7 @@ def sensitivity_picture(groups: Sequence[Group], key: str) -> Picture | None:
     lines = {same: _same_seeds(found) for same, found in lines.items() if len(found) > 1}
     if not lines:
         return None
-    labels = {same: f"{same[0]}, {same[1]}, {same[2]}" for same in lines}
+    labels = {same: f"{shown_method(same[0])}, {same[1]}, {same[2]}" for same in lines}
     if len(set(labels.values())) < len(labels):
         labels = {same: labels[same] + "".join(f", {name}={value}" for name, value in same[4]) for same in lines}
     series = {labels[same]: found for same, found in list(lines.items())[:MAX_LINES]}

@@ -25,6 +25,9 @@ SECTIONS = {"", "tasks", "learn", "bank", "rank", "infer"}
 BOUNDS = {"joint"}
 """Methods that see every task again; their AF says nothing, and they are no competitors."""
 
+RECONSTRUCTIONS = {"dygrain"}
+"""Methods without public code, made again from a paper's description; called so wherever they are shown."""
+
 ABLATIONS: dict[tuple[str, Any], str] = {
     ("bank.importance", False): "without importance",
     ("bank.diversity", False): "without diversity",
@@ -32,6 +35,11 @@ ABLATIONS: dict[tuple[str, Any], str] = {
     ("learn.train_as", "gcn"): "trained as GCN",
 }
 """Values that switch a part of the method off or over, and what tables call that."""
+
+
+def shown_method(method: str) -> str:
+    """A method's name, and that it is a reconstruction where it is one."""
+    return f"{method} (reconstruction)" if method in RECONSTRUCTIONS else method
 
 
 def seconds_per_epoch(results: Mapping[str, Any], planned_epochs: int | None) -> float | None:
@@ -248,7 +256,7 @@ def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_pre
             sum(_is_default(key, members[values]) for key in varied),
         ),
     )
-    name = f"{part[1]} ({part[2]})" if many_presets else part[1]
+    name = f"{shown_method(part[1])} ({part[2]})" if many_presets else shown_method(part[1])
     groups = []
     for values, found in members.items():
         changes = tuple((key, found[0].settings.get(key)) for key in varied)

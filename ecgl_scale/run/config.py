@@ -107,7 +107,7 @@ class RunConfig(Section):
     ] = Field(
         default="ecgl",
         description="E-CGL; `finetune` forgets freely (lower bound); `joint` keeps all data (upper bound); "
-        "the others are those of the paper's tables.",
+        "the others are those of the paper's tables, `dygrain` as a reconstruction: there is no public code.",
     )
     preset: Literal["paper", "reference", "plus"] = Field(
         default="plus", description="Values for the keys under Presets."

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.compare import ablation_table, accuracy_tables, summary_table, time_table
+from ecgl_scale.report.content import gather
 from ecgl_scale.report.curves import learning_picture, sensitivity_pictures
-from ecgl_scale.report.runs import FinishedRun, Group, Spread, seconds_per_epoch, group_runs
+from ecgl_scale.report.runs import FinishedRun, Group, Spread, group_runs, seconds_per_epoch
 from ecgl_scale.report.tables import NONE, Table
 from tests.report.made_runs import make_comparison, make_run
 
@@ -138,6 +139,21 @@ def test_an_epochs_time_is_by_the_epochs_that_were_run_where_the_results_say_so(
     assert seconds_per_epoch({"stages": stages}, 12) == 0.5
     assert seconds_per_epoch({"stages": stages}, None) is None
     assert seconds_per_epoch({"stages": {}}, 12) is None
+
+
+def test_a_reconstruction_is_called_so_wherever_it_is_shown(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / "ecgl"), make_run(tmp_path / "base", method="dygrain", gain=1.0)]
+    paths.append(make_run(tmp_path / "gcn", method="dygrain", learn__train_as="gcn"))
+    paths.append(make_run(tmp_path / "low", method="dygrain", learn__lambda=0.5))
+    content = gather([FinishedRun.read(path) for path in paths])
+    assert "dygrain (reconstruction)" in content.title
+    tables = {table.name: table for table in (content.summary, *content.comparison)}
+    assert tables.keys() == {"summary", "class-il-accuracy", "ablation", "running-time"}
+    names = [row[0].text for table in tables.values() for row in table.rows]
+    names += [str(row[0]) for picture in (*content.learning, *content.sensitivity) for row in picture.rows]
+    found = [name for name in names if "dygrain" in name]
+    assert len(found) > 8
+    assert all(name.startswith("dygrain (reconstruction)") for name in found)
 
 
 def test_a_varied_number_becomes_a_sensitivity_curve_over_common_seeds(tmp_path: Path) -> None:

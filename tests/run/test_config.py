@@ -329,6 +329,11 @@ def test_the_page_about_configs_is_up_to_date() -> None:
     assert configuration_table() in PAGE.read_text(encoding="utf-8"), f'run python -c "{update.format(PAGE)}"'
 
 
+def test_the_page_calls_a_reconstruction_so_where_methods_are_named() -> None:
+    row = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `method` |"))
+    assert "`dygrain` as a reconstruction" in row
+
+
 def test_each_key_has_a_row_with_its_meaning() -> None:
     rows = [line for line in configuration_table().splitlines() if line.startswith("| `")]
     for key in every_key():
