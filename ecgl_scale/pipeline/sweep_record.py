@@ -1,4 +1,4 @@
-"""What a sweep leaves: ``sweep.json`` and ``sweep.csv``, written again after every run.
+"""What a sweep leaves: ``sweep.json`` and ``sweep.csv``, written again when a run starts and when it ends.
 
 ms an epoch and ms a test are those of the report: ``seconds_per_epoch`` and ``seconds_per_test``.
 """
