@@ -50,8 +50,11 @@ def test_a_folder_of_runs_stands_for_all_of_them_that_are_finished(tmp_path: Pat
     for seed in (0, 1):
         make_run(tmp_path / "runs" / "method-ecgl" / str(seed), seed=seed)
     make_run(tmp_path / "runs" / "2", seed=2, is_finished=False)
-    groups = json.loads(run_cli("report", tmp_path / "runs", "--json").stdout)["groups"]
-    assert groups[0]["num_runs"] == 2
+    (tmp_path / "runs" / "method-ecgl" / "config.yaml").touch()  # a sweep leaves one with the seeds of a combination
+    for folder in (tmp_path / "runs", tmp_path / "runs" / "method-ecgl"):
+        groups = json.loads(run_cli("report", folder, "--json").stdout)["groups"]
+        assert groups[0]["num_runs"] == 2
+    assert "not the directory of a finished run" in run_cli("report", tmp_path / "runs" / "2").stderr
 
 
 def test_a_page_and_figures_are_written_where_asked(tmp_path: Path, real_run: Path) -> None:
