@@ -84,6 +84,13 @@ class RunWatcher:
                 expected="config.yaml in it, or sweep.json",
                 fix="give the directory that was given to ecgl run --out or ecgl sweep --out",
             )
+        if any(path.glob("seed-*/config.yaml")):
+            # it has a config too, but resuming it as a run would spoil the sweep
+            raise InvalidInputError(
+                "this is a combination of a sweep, not a run",
+                where=path,
+                fix=f"ecgl status {path.parent} shows the whole sweep, ecgl status {path}/seed-N one of its runs",
+            )
         self._path = path
         self._now = now
         self._offset = 0

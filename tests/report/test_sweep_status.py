@@ -119,6 +119,14 @@ def test_a_sweep_on_another_machine_is_judged_by_its_runs(tmp_path: Path) -> Non
     assert SweepWatcher(sweep, now=lambda: last + 5000).look().condition == "unknown"
 
 
+def test_a_combination_of_a_sweep_is_not_taken_for_a_run(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path / "sweep")
+    (sweep / "method-ecgl" / "config.yaml").touch()
+    shown = run_cli("status", sweep / "method-ecgl")
+    assert shown.code == 3
+    assert f"ecgl status {sweep} shows the whole sweep" in shown.stderr
+
+
 def test_a_record_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(InvalidInputError, match="cannot be read"):
