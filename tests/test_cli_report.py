@@ -31,6 +31,13 @@ def test_the_terminal_shows_a_line_a_group(tmp_path: Path) -> None:
     assert joint.split()[5] == "-"
 
 
+def test_a_reconstruction_is_called_so_but_keeps_its_name_for_programs(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / method, method=method) for method in ("dygrain", "ecgl")]
+    lines = run_cli("report", *runs).stdout.splitlines()
+    assert lines[1].startswith("dygrain (reconstruction)  graph")
+    assert json.loads(run_cli("report", runs[0], "--json").stdout)["groups"][0]["method"] == "dygrain"
+
+
 def test_json_has_the_groups_and_their_settings(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(budget), bank__budget=budget) for budget in (10, 20)]
     groups = json.loads(run_cli("report", *runs, "--json").stdout)["groups"]
@@ -43,8 +50,11 @@ def test_a_folder_of_runs_stands_for_all_of_them_that_are_finished(tmp_path: Pat
     for seed in (0, 1):
         make_run(tmp_path / "runs" / "method-ecgl" / str(seed), seed=seed)
     make_run(tmp_path / "runs" / "2", seed=2, is_finished=False)
-    groups = json.loads(run_cli("report", tmp_path / "runs", "--json").stdout)["groups"]
-    assert groups[0]["num_runs"] == 2
+    (tmp_path / "runs" / "method-ecgl" / "config.yaml").touch()  # a sweep leaves one with the seeds of a combination
+    for folder in (tmp_path / "runs", tmp_path / "runs" / "method-ecgl"):
+        groups = json.loads(run_cli("report", folder, "--json").stdout)["groups"]
+        assert groups[0]["num_runs"] == 2
+    assert "not the directory of a finished run" in run_cli("report", tmp_path / "runs" / "2").stderr
 
 
 def test_a_page_and_figures_are_written_where_asked(tmp_path: Path, real_run: Path) -> None:

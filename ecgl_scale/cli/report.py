@@ -47,8 +47,8 @@ def report(
 
 
 def _run_directories(given: Path) -> list[Path]:
-    """The directory of a run, or the finished ones in and below a directory of runs, such as a sweep's."""
-    if (given / "results.json").exists() or (given / "config.yaml").exists():
+    """The directory of a run, or the finished ones below a directory of runs: a sweep's, or a combination's of one."""
+    if (given / "results.json").exists():
         return [given]
     return sorted(path.parent for path in given.rglob("results.json")) or [given]
 

@@ -1,12 +1,13 @@
-"""``ecgl status``: how far a run is, from another terminal, also after a crash."""
+"""``ecgl status``: how far a run or a sweep is, from another terminal, also after a crash."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
@@ -15,40 +16,68 @@ from ecgl_scale.cli.output import print_json, print_table
 from ecgl_scale.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from ecgl_scale.report.status import RunWatcher, Status
+    from ecgl_scale.report.status import Status
 
 LOOK_EVERY_SECONDS = 1.0
 
 
+class _Found(Protocol):
+    @property
+    def condition(self) -> str: ...
+
+
+Found = TypeVar("Found", bound=_Found)
+
+
 def status(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, or of a sweep.")],
     watch: Annotated[
         bool,
-        typer.Option(
-            "--watch", help="Look every second until the run ends; into a file, a line when the step changes."
-        ),
+        typer.Option("--watch", help="Look every second until it ends; into a file, a line a step and every 30 s."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """How far a run is, what it holds, and how to go on with it if it was killed."""
+    """How far a run or a sweep is, what it holds, and how to go on with it if it was killed."""
     from ecgl_scale.report.status import RunWatcher
+    from ecgl_scale.report.sweep_status import SweepWatcher, is_sweep
 
-    watcher = RunWatcher(run)
-    found = watcher.look()
-    if watch and not as_json and found.condition == "running":
-        try:
-            found = _watch(watcher) if sys.stdout.isatty() else _follow(watcher)
-        except KeyboardInterrupt:
-            return
-    if as_json:
+    if is_sweep(run):
+        from ecgl_scale.cli import status_sweep
+
+        of_sweep = _look(SweepWatcher(run).look, status_sweep.describe, status_sweep.line, watch and not as_json)
+        if as_json and of_sweep is not None:
+            print_json(status_sweep.as_json(of_sweep))
+        elif of_sweep is not None:
+            status_sweep.show(of_sweep)
+        return
+    found = _look(RunWatcher(run).look, describe, line, watch and not as_json)
+    if as_json and found is not None:
         print_json({**asdict(found), "path": str(found.path)})
-    else:
+    elif found is not None:
         print_table(describe(found))
+
+
+def _look(
+    look: Callable[[], Found],
+    describe: Callable[[Found], dict[str, str]],
+    line: Callable[[Found], tuple[object, str]],
+    watch: bool,
+) -> Found | None:
+    """The last status, after all that was to be watched; None where the user has seen enough."""
+    found = look()
+    if not watch or found.condition != "running":
+        return found
+    try:
+        return _watch(look, describe) if sys.stdout.isatty() else _follow(look, line)
+    except KeyboardInterrupt:
+        return None
 
 
 def describe(found: Status) -> dict[str, str]:
     """A status as lines."""
-    lines = {"run": f"{found.path} ({found.method}, {found.setting}, {found.store})"}
+    from ecgl_scale.report.runs import shown_method
+
+    lines = {"run": f"{found.path} ({shown_method(found.method)}, {found.setting}, {found.store})"}
     lines["state"] = f"{found.condition}{f': {found.reason}' if found.reason else ''}"
     of_all = f" of {found.num_tasks}" if found.num_tasks else ""
     if found.condition == "finished":
@@ -58,11 +87,12 @@ def describe(found: Status) -> dict[str, str]:
         part = f", {found.part}" if found.part and not found.part.startswith(found.step) else ""
         epochs = f", epoch {found.epoch} of {found.num_epochs}" if found.step == "train" else ""
         lines["step"] = f"{found.step or 'start'}{part}{epochs}"
+    if found.condition == "running" and found.stage:
+        lines["progress"] = ", ".join(progress(found))
     if found.last_loss is not None and found.first_loss is not None:
         lines["loss"] = f"{found.last_loss:.4g}, from {found.first_loss:.4g} at the task's first epoch"
     if found.average_accuracy is not None:
-        forgetting = "" if found.average_forgetting is None else f", AF {found.average_forgetting:.1f}"
-        lines["accuracy"] = f"AA {found.average_accuracy:.1f}{forgetting} after {found.num_tasks_finished} tasks"
+        lines["accuracy"] = f"{accuracy(found)} after {found.num_tasks_finished} tasks"
     lines["elapsed"] = format_seconds(found.seconds) + " of running"
     if found.silent_seconds is not None and found.condition != "finished":
         lines["last sign"] = f"{format_seconds(found.silent_seconds)} ago"
@@ -77,14 +107,47 @@ def describe(found: Status) -> dict[str, str]:
     return lines
 
 
-def _watch(watcher: RunWatcher) -> Status:
+def accuracy(found: Status) -> str:
+    """``AA 70.1, AF -3.2`` of the tasks so far."""
+    if found.average_accuracy is None:
+        return "AA not known yet"
+    forgetting = "" if found.average_forgetting is None else f", AF {found.average_forgetting:.1f}"
+    return f"AA {found.average_accuracy:.1f}{forgetting}"
+
+
+def progress(found: Status) -> list[str]:
+    """Amount, rate and time left of the stage, each also where it is not known."""
+    from ecgl_scale.run.progress import Progress
+
+    # the stage "train task 0" is of the step "train", which is named before it
+    name = f"{found.stage}: " if found.stage and not found.stage.startswith(found.step) else ""
+    if not found.stage or found.done is None:
+        return [f"{name}no block done yet", "rate not known yet", "time left not known yet"]
+    of_stage = Progress(found.stage, found.unit, found.done, found.total, found.rate)
+    share = f" ({found.done / found.total:.0%})" if found.total else ""
+    left = of_stage.time_left or "time left not known yet"
+    return [f"{name}{of_stage.amount}{share}", of_stage.speed or "rate not known yet", left]
+
+
+def line(found: Status) -> tuple[object, str]:
+    """A status as one line, for a file; before it, what must change for a new line to be worth while."""
+    from ecgl_scale.run.progress import format_memory
+
+    of_all = f" of {found.num_tasks}" if found.num_tasks else ""
+    place = f"task {found.num_tasks_finished + 1}{of_all}, {found.step or 'start'}"
+    memory = format_memory(found.own_bytes, found.step_planned_bytes or found.planned_bytes)
+    parts = [place, *progress(found), f"memory {memory}", f"{format_seconds(found.seconds)} of running"]
+    return (place, found.stage), ", ".join([*parts, accuracy(found)])
+
+
+def _watch(look: Callable[[], Found], describe: Callable[[Found], dict[str, str]]) -> Found:
     """Lines that renew themselves, on a terminal."""
     from rich.live import Live
     from rich.table import Table
 
     with Live(auto_refresh=False, transient=True) as live:
         while True:
-            found = watcher.look()
+            found = look()
             table = Table.grid(padding=(0, 2))
             for name, value in describe(found).items():
                 table.add_row(name, value)
@@ -94,16 +157,18 @@ def _watch(watcher: RunWatcher) -> Status:
             time.sleep(LOOK_EVERY_SECONDS)
 
 
-def _follow(watcher: RunWatcher) -> Status:
-    """A plain line whenever the step or the task changes, in a file."""
-    before = ""
+def _follow(look: Callable[[], Found], line: Callable[[Found], tuple[object, str]]) -> Found:
+    """A plain line whenever the task, step or stage changes, and every 30 s of a long one, in a file."""
+    from ecgl_scale.run.progress import LINE_EVERY_SECONDS
+
+    before: object = None
+    said = 0.0
     while True:
-        found = watcher.look()
+        found = look()
         if found.condition != "running":
             return found
-        lines = describe(found)
-        line = f"task {lines['task']}: {found.step}"
-        if line != before:
-            print(f"{line}, {lines['elapsed']}, {lines.get('accuracy', 'AA not known yet')}", flush=True)
-            before = line
+        place, text = line(found)
+        if place != before or time.monotonic() - said >= LINE_EVERY_SECONDS:
+            print(text, flush=True)
+            before, said = place, time.monotonic()
         time.sleep(LOOK_EVERY_SECONDS)

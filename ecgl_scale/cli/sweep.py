@@ -75,7 +75,7 @@ def child_command() -> list[str]:
 
 def table_lines(record: dict[str, Any]) -> list[str]:
     """A line for each combination: its settings, and mean ± deviation over seeds."""
-    from ecgl_scale.run.config_sweep import short_names, shown_value
+    from ecgl_scale.run.config_sweep import short_names
 
     combinations = record["combinations"]
     keys = [key for axis in record["grid"] for key in axis.split(",")]
@@ -89,7 +89,7 @@ def table_lines(record: dict[str, Any]) -> list[str]:
         rows.append(
             [
                 *([entry["variant"]] if record["variants"] else []),
-                *(shown_value(entry["settings"][key]) for key in keys),
+                *(_shown(key, entry["settings"][key]) for key in keys),
                 _spread(entry["aa"]),
                 _spread(entry["af"]),
                 f"{finished}/{len(entry['runs'])}",
@@ -105,6 +105,13 @@ def table_lines(record: dict[str, Any]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def _shown(key: str, value: object) -> str:
+    from ecgl_scale.report.runs import shown_method
+    from ecgl_scale.run.config_sweep import shown_value
+
+    return shown_method(shown_value(value)) if key == "method" else shown_value(value)
 
 
 def _spread(found: dict[str, Any] | None, *, with_deviation: bool = True) -> str:

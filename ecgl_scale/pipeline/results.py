@@ -15,7 +15,7 @@ from typing import Any
 from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.report.metrics import PerformanceMatrix
-from ecgl_scale.run.config import RunConfig
+from ecgl_scale.run.config import RunConfig, changed_keys
 from ecgl_scale.run.durable import storage_errors
 from ecgl_scale.run.plan import MemoryPlan
 
@@ -37,6 +37,7 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
         "matrix_micro": micro.to_lists(),
         "aa_after_each_task": macro.average_accuracies(),
         "af_after_each_task": [_number(value) for value in macro.average_forgettings()],
+        "num_epochs": sum(map(len, state.losses)),
         "final_losses": [losses[-1] for losses in state.losses],
         "method": config.method,
         "preset": config.preset,
@@ -47,6 +48,7 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
         "store": str(config.store),
         "store_id": state.store_id,
         "config_digest": state.digest,
+        "changed": changed_keys(config),
         "num_tasks": len(stream),
         "tasks": [
             {"name": task.name, "classes": list(task.classes), "num_nodes": int(task.node_ids.size)} for task in stream

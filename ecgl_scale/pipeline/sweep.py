@@ -229,6 +229,7 @@ class _Runner:
                 start_new_session=True,
             )
         run.status = "running"
+        self._record.write()  # for `ecgl status`: it takes a while until the run's own files say that it goes
         return _Child(run, process, log, start)
 
     def _finish(self, child: _Child) -> None:

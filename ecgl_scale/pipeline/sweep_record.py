@@ -1,7 +1,6 @@
-"""What a sweep leaves: ``sweep.json`` and ``sweep.csv``, written again after every run.
+"""What a sweep leaves: ``sweep.json`` and ``sweep.csv``, written again when a run starts and when it ends.
 
-ms an epoch  = 1000 x seconds of all training / (tasks x epochs)
-ms a test    = 1000 x seconds of all testing / (T (T + 1) / 2), as after task t the tasks 1 to t are tested
+ms an epoch and ms a test are those of the report: ``seconds_per_epoch`` and ``seconds_per_test``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ecgl_scale.pipeline.directory import RESULTS_NAME
-from ecgl_scale.report.runs import Spread
+from ecgl_scale.report.runs import Spread, seconds_per_epoch, seconds_per_test
 from ecgl_scale.run.config_sweep import Combination, Sweep, shown_value
 from ecgl_scale.run.durable import write_atomically
 
@@ -100,12 +99,13 @@ def _entry(run: SweepRun) -> dict[str, Any]:
 
 def _measures(results: dict[str, Any], combination: Combination) -> dict[str, float | None]:
     stages, num_tasks = results["stages"], results["num_tasks"]
-    epochs, tests = num_tasks * combination.config.learn.epochs, num_tasks * (num_tasks + 1) // 2
+    epoch = seconds_per_epoch(results, num_tasks * combination.config.learn.epochs)
+    test = seconds_per_test(results, num_tasks)
     return {
         "aa": results["aa"],
         "af": None if combination.config.method == "joint" else results["af"],  # it is trained anew on all data
-        "train_ms_per_epoch": 1000 * stages["train"]["seconds"] / epochs,
-        "inference_ms": 1000 * stages["evaluate"]["seconds"] / tests,
+        "train_ms_per_epoch": None if epoch is None else 1000 * epoch,
+        "inference_ms": None if test is None else 1000 * test,
         "seconds": math.fsum(stage["seconds"] for stage in stages.values()),
         "peak_bytes": max(stage["peak_bytes"] for stage in stages.values()),
     }

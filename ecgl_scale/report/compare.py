@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from ecgl_scale.report.runs import ABLATIONS, BOUNDS, Group, common_seeds
+from ecgl_scale.report.runs import ABLATIONS, BOUNDS, Group, common_seeds, left_out, shown_method
 from ecgl_scale.report.tables import (
     NONE,
     Cell,
@@ -53,7 +53,8 @@ def accuracy_tables(groups: Sequence[Group]) -> list[Table]:
     for setting, title in SETTINGS.items():
         members = [group for group in groups if group.is_base and group.setting == setting]
         if len(members) > 1:
-            found.append(_accuracies(members, f"{setting}-accuracy", f"{title} accuracy", SETTING_NOTES[setting]))
+            note = SETTING_NOTES[setting] + left_out([group for group in groups if group.setting == setting], members)
+            found.append(_accuracies(members, f"{setting}-accuracy", f"{title} accuracy", note))
     return found
 
 
@@ -65,9 +66,11 @@ def _accuracies(members: Sequence[Group], name: str, title: str, note: str) -> T
         row = [text_cell(label)]
         for store in stores:
             group = _find(members, label=label, store=store)
-            row += [Cell(NONE), Cell(NONE)] if group is None else _both(group, is_best=group is best[store])
+            row += [Cell(NONE), Cell(NONE)] if group is None else _both(group, is_best=group in best[store])
         rows.append(tuple(row))
-    bold = " Best in bold, joint training aside: it keeps all data and is the bound." if len(labels) > 1 else ""
+    bold = ""
+    if len(labels) > 1:
+        bold = " Best in bold, also where several are, joint training aside: it keeps all data and is the bound."
     return Table(
         name,
         title,
@@ -82,9 +85,11 @@ def _both(group: Group, *, is_best: bool = False) -> list[Cell]:
     return [spread_cell(group.accuracy, is_best=is_best), spread_cell(group.forgetting)]
 
 
-def _best(groups: Sequence[Group]) -> Group | None:
-    scored = [(group.accuracy.mean, group) for group in groups if group.accuracy is not None]
-    return max(scored, key=lambda pair: pair[0])[1] if len(scored) > 1 else None
+def _best(groups: Sequence[Group]) -> list[Group]:
+    """All that have the highest mean, by the digits that are shown; none where there is nothing to compare."""
+    scored = [(round(group.accuracy.mean, 1), group) for group in groups if group.accuracy is not None]
+    highest = max((mean for mean, _ in scored), default=0.0)
+    return [group for mean, group in scored if mean == highest] if len(scored) > 1 else []
 
 
 def time_table(groups: Sequence[Group]) -> Table | None:
@@ -106,8 +111,9 @@ def time_table(groups: Sequence[Group]) -> Table | None:
         "Running time",
         ("method", *(column for _ in columns for column in ("train", "test"))),
         tuple(rows),
-        "Milliseconds: train is an epoch, the mean over all epochs of all tasks; test is message passing over the graph"
-        " of one task, the mean over all tests.",
+        "Milliseconds. train is an epoch: the time of the stage train, all tasks together, by the epochs run, as in"
+        " sweep.json. test is message passing over the graph of one task: the time of the stage evaluate by all tests."
+        + left_out(groups, members),
         over=(("", 1), *((f"{store}, {setting}", 2) for store, setting in columns)),
     )
 
@@ -133,7 +139,7 @@ def ablation_table(groups: Sequence[Group]) -> Table | None:
                 lines.setdefault((base.method, name), {})[base.store, base.setting] = (group, base)
     rows = []
     for (method, name), found in lines.items():
-        row = [text_cell(f"{method}, {name}" if name else method)]
+        row = [text_cell(f"{shown_method(method)}, {name}" if name else shown_method(method))]
         for column in columns:
             if column not in found:
                 row += [Cell(NONE)] * 3
@@ -141,12 +147,14 @@ def ablation_table(groups: Sequence[Group]) -> Table | None:
             group, reference = found[column]
             row += [*_both(group), number_cell(_change(group, reference), "{:+.1f}")]
         rows.append(tuple(row))
+    shown = [group for found in lines.values() for group, _ in found.values()]
     return Table(
         "ablation",
         "Ablation",
         ("variant", *(name for _ in columns for name in ("AA %", "AF %", "ΔAA"))),
         tuple(rows),
-        "ΔAA is the change against the method itself, in percent points, over the seeds that both have.",
+        "ΔAA is the change against the method itself, in percent points, over the seeds that both have."
+        + left_out([group for group in groups if _base_of(group, groups) in bases], shown),
         over=(("", 1), *((f"{store}, {setting}", 3) for store, setting in columns)),
     )
 

@@ -18,7 +18,7 @@ from ecgl_scale.report.curves import (
 )
 from ecgl_scale.report.picture import Picture
 from ecgl_scale.report.resources import stage_table, stages_picture, timeline_picture
-from ecgl_scale.report.runs import BOUNDS, FinishedRun, Group, group_runs, own_settings
+from ecgl_scale.report.runs import BOUNDS, FinishedRun, Group, group_runs, own_settings, shown_method
 from ecgl_scale.report.tables import NONE, Table, number_cell, seconds_cell, text_cell, with_minus
 from ecgl_scale.units import format_bytes, format_count, format_seconds
 
@@ -90,7 +90,7 @@ def gather(runs: Sequence[FinishedRun]) -> Content:
         tables = accuracy_tables(groups)
         tables += [table for table in (ablation_table(groups), time_table(groups)) if table is not None]
     base_first = sorted(groups, key=lambda group: not group.is_base)[:MAX_DETAILED]
-    methods = list(dict.fromkeys(group.method for group in groups))
+    methods = list(dict.fromkeys(shown_method(group.method) for group in groups))
     stores = list(dict.fromkeys(group.store for group in groups))
     title = groups[0].title if len(groups) == 1 else f"{', '.join(methods[:6])} on {', '.join(stores[:4])}"
     seeds = sorted({seed for group in groups for seed in group.seeds})
@@ -198,6 +198,7 @@ def _settings(group: Group) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ..
     for key, value in own_settings(group.runs[0]).items():
         section, _, name = key.rpartition(".")
         shown = ", ".join(map(str, group.seeds)) if key == "seed" else _shown(value)
+        shown = shown_method(shown) if key == "method" else shown
         sections.setdefault(section or "run", []).append((name, shown))
     return tuple((section, tuple(pairs)) for section, pairs in sections.items())
 

@@ -17,7 +17,7 @@ from ecgl_scale.report.picture import (
     only_rows,
     whole_ticks,
 )
-from ecgl_scale.report.runs import Group, Spread, common_seeds
+from ecgl_scale.report.runs import Group, Spread, common_seeds, left_out, shown_method
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,11 +135,10 @@ def learning_picture(groups: Sequence[Group], name: str, title: str) -> Picture:
         for label, spreads in lines.items()
         for task, spread in enumerate(spreads)
     )
-    left_out = f" Variants of a method are left out: {len(groups) - len(shown)}." if len(groups) > len(shown) else ""
     shades = "The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in shown) else ""
     columns = ("variant", "after_task", "average_accuracy_percent", "deviation", "seeds")
     height = 2.5 + 0.2 * math.ceil(len(lines) / legend_columns)
-    return Picture(name, title, columns, rows, draw, shades + left_out, height)
+    return Picture(name, title, columns, rows, draw, (shades + left_out(groups, shown)).strip(), height)
 
 
 def _average_accuracies(group: Group) -> list[Spread]:
@@ -207,7 +206,7 @@ def sensitivity_picture(groups: Sequence[Group], key: str) -> Picture | None:
     lines = {same: _same_seeds(found) for same, found in lines.items() if len(found) > 1}
     if not lines:
         return None
-    labels = {same: f"{same[0]}, {same[1]}, {same[2]}" for same in lines}
+    labels = {same: f"{shown_method(same[0])}, {same[1]}, {same[2]}" for same in lines}
     if len(set(labels.values())) < len(labels):
         labels = {same: labels[same] + "".join(f", {name}={value}" for name, value in same[4]) for same in lines}
     series = {labels[same]: found for same, found in list(lines.items())[:MAX_LINES]}
@@ -229,8 +228,9 @@ def sensitivity_picture(groups: Sequence[Group], key: str) -> Picture | None:
     )
     columns = ("variant", key, "aa_percent", "aa_deviation", "af_percent", "af_deviation", "seeds")
     what = SENSITIVITY_NAMES.get(key, key)
+    note = _BAND + (f" Lines are left out: {len(lines) - len(series)}." if len(lines) > len(series) else "")
     name, title = f"sensitivity-{key.replace('.', '-')}", f"{key}: {what}"
-    return Picture(name, title, columns, rows, draw, _BAND, width_inches=WHOLE_WIDTH_INCHES)
+    return Picture(name, title, columns, rows, draw, note, width_inches=WHOLE_WIDTH_INCHES)
 
 
 def _same_seeds(found: dict[float, Group]) -> dict[float, Group]:

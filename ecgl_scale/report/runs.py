@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.report.files import Sample, read_lines, read_object, read_samples, read_settings
+from ecgl_scale.report.files import Sample, read_object, read_samples, read_settings
 
 NEEDED = ("aa", "af", "matrix", "method", "preset", "setting", "seed", "stages")
 
@@ -25,6 +25,9 @@ SECTIONS = {"", "tasks", "learn", "bank", "rank", "infer"}
 BOUNDS = {"joint"}
 """Methods that see every task again; their AF says nothing, and they are no competitors."""
 
+RECONSTRUCTIONS = {"dygrain"}
+"""Methods without public code, made again from a paper's description; called so wherever they are shown."""
+
 ABLATIONS: dict[tuple[str, Any], str] = {
     ("bank.importance", False): "without importance",
     ("bank.diversity", False): "without diversity",
@@ -32,6 +35,27 @@ ABLATIONS: dict[tuple[str, Any], str] = {
     ("learn.train_as", "gcn"): "trained as GCN",
 }
 """Values that switch a part of the method off or over, and what tables call that."""
+
+
+def shown_method(method: str) -> str:
+    """A method's name, and that it is a reconstruction where it is one."""
+    return f"{method} (reconstruction)" if method in RECONSTRUCTIONS else method
+
+
+def seconds_per_epoch(results: Mapping[str, Any], planned_epochs: int | None) -> float | None:
+    """Seconds of the stage ``train``, all tasks together, by epochs run: what a user waits for an epoch.
+
+    That is what the paper's table has: the wall time of a task by its epochs, so whatever comes between epochs counts.
+    Results that do not name their epochs have run all that were planned.
+    """
+    stage, num_epochs = results["stages"].get("train"), results.get("num_epochs", planned_epochs)
+    return float(stage["seconds"]) / num_epochs if stage and num_epochs else None
+
+
+def seconds_per_test(results: Mapping[str, Any], num_tasks: int) -> float | None:
+    """Seconds of the stage ``evaluate`` by tests: after task t the tasks 1 to t are tested, so T (T + 1) / 2 in all."""
+    stage = results["stages"].get("evaluate")
+    return float(stage["seconds"]) / (num_tasks * (num_tasks + 1) / 2) if stage else None
 
 
 @dataclass(frozen=True)
@@ -92,21 +116,17 @@ class FinishedRun:
         """Of each epoch of each task."""
         return [list(row) for row in read_object(self.path / "state.json").get("losses", [])]
 
-    @cached_property
+    @property
     def epoch_seconds(self) -> float | None:
-        """Mean time of an epoch, by the events; None where they are gone."""
-        seconds = [
-            float(event["seconds"])
-            for event in read_lines(self.path / "events.jsonl")
-            if event.get("event") == "EpochFinished"
-        ]
-        return statistics.fmean(seconds) if seconds else None
+        """Mean time of an epoch; None where the results are old and the config is gone."""
+        epochs = self.settings.get("learn.epochs")
+        num_tasks = len(self.results["matrix"])
+        return seconds_per_epoch(self.results, None if epochs is None else num_tasks * int(epochs))
 
     @property
     def test_seconds(self) -> float | None:
-        """Mean time to test on one task: T (T + 1) / 2 of them are tested on in a run."""
-        stage, num_tasks = self.results["stages"].get("evaluate"), len(self.results["matrix"])
-        return None if stage is None else float(stage["seconds"]) / (num_tasks * (num_tasks + 1) / 2)
+        """Mean time to test on one task."""
+        return seconds_per_test(self.results, len(self.results["matrix"]))
 
     @cached_property
     def samples(self) -> list[Sample]:
@@ -205,6 +225,15 @@ def common_seeds(groups: Iterable[Group]) -> set[int]:
     return set.intersection(*(set(group.seeds) for group in groups))
 
 
+def left_out(groups: Sequence[Group], shown: Sequence[Group]) -> str:
+    """A sentence about the groups that a table or a figure does not show; empty where it shows all."""
+    told = ""
+    for what, is_base in (("Variants of a method", False), ("Methods", True)):
+        number = sum(group.is_base == is_base and not any(group is other for other in shown) for group in groups)
+        told += f" {what} are left out: {number}." if number else ""
+    return told
+
+
 def own_settings(run: FinishedRun) -> dict[str, Any]:
     """The keys of a run's config without those of other methods."""
     known = {*SECTIONS, str(run.results["method"])}
@@ -218,9 +247,16 @@ def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_pre
     members: dict[tuple[str, ...], list[FinishedRun]] = {}
     for run in runs:
         members.setdefault(tuple(repr(run.settings.get(key)) for key in varied), []).append(run)
-    usual = [_usual(key, [values[place] for values in members]) for place, key in enumerate(varied)]
-    base = max(members, key=lambda values: (sum(map(str.__eq__, values, usual)), len(members[values])))
-    name = f"{part[1]} ({part[2]})" if many_presets else part[1]
+    usual = [_usual(key, place, members) for place, key in enumerate(varied)]
+    base = max(
+        members,
+        key=lambda values: (
+            sum(map(str.__eq__, values, usual)),
+            len(members[values]),
+            sum(_is_default(key, members[values]) for key in varied),
+        ),
+    )
+    name = f"{shown_method(part[1])} ({part[2]})" if many_presets else shown_method(part[1])
     groups = []
     for values, found in members.items():
         changes = tuple((key, found[0].settings.get(key)) for key in varied)
@@ -236,11 +272,17 @@ def _order(value: Any) -> tuple[bool, float, str]:
     return not is_number, float(value) if is_number else 0.0, str(value)
 
 
-def _usual(key: str, values: list[str]) -> str:
-    """The most common value; among equals the first that switches nothing off or over."""
-    counts = Counter(values)
+def _usual(key: str, place: int, members: dict[tuple[str, ...], list[FinishedRun]]) -> str:
+    """The most common value; among equals the default, else the first that switches nothing off or over."""
+    counts = Counter(values[place] for values in members)
+    defaults = {values[place] for values, runs in members.items() if _is_default(key, runs)}
     ablations = {repr(value) for name, value in ABLATIONS if name == key}
-    return max(counts, key=lambda value: (counts[value], value not in ablations))
+    return max(counts, key=lambda value: (counts[value], value in defaults, value not in ablations))
+
+
+def _is_default(key: str, runs: Sequence[FinishedRun]) -> bool:
+    """Whether the runs say that they left the key as it is; those from before they said so do not."""
+    return any(key not in run.results["changed"] for run in runs if "changed" in run.results)
 
 
 def _differences(

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.files import read_object, read_samples, read_settings
 from ecgl_scale.report.metrics import PerformanceMatrix
+from ecgl_scale.report.turn import Turn, follow
 
 Condition = Literal["running", "finished", "stopped", "killed", "unknown"]
 
@@ -40,6 +41,15 @@ class Status:
     """extract, train, remember or evaluate."""
     part: str
     """What it was last seen doing within the step."""
+    stage: str
+    """The part that counts what it does; empty where none does. What follows is about it."""
+    unit: str
+    done: int | None
+    total: int | None
+    rate: float | None
+    """Units a second."""
+    seconds_left: float | None
+    """Of this stage, at that rate."""
     epoch: int
     """Finished epochs of this task."""
     num_epochs: int | None
@@ -56,6 +66,8 @@ class Status:
     """RssAnon + RssShmem, at the last sample."""
     peak_bytes: int
     planned_bytes: int
+    step_planned_bytes: int
+    """Of this step; 0 where it was not planned."""
     budget_bytes: int
     resume: str
     """The command that goes on with it; empty where there is nothing to do."""
@@ -67,10 +79,17 @@ class RunWatcher:
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         if not (path / "config.yaml").exists():
             raise InvalidInputError(
-                "this is not the directory of a run",
+                "this is not the directory of a run, nor of a sweep",
                 where=path,
-                expected="config.yaml in it",
-                fix="give the directory that was given to ecgl run --out",
+                expected="config.yaml in it, or sweep.json",
+                fix="give the directory that was given to ecgl run --out or ecgl sweep --out",
+            )
+        if any(path.glob("seed-*/config.yaml")):
+            # it has a config too, but resuming it as a run would spoil the sweep
+            raise InvalidInputError(
+                "this is a combination of a sweep, not a run",
+                where=path,
+                fix=f"ecgl status {path.parent} shows the whole sweep, ecgl status {path}/seed-N one of its runs",
             )
         self._path = path
         self._now = now
@@ -95,6 +114,7 @@ class RunWatcher:
         matrix = _matrix(rows[:finished])
         peaks = [int(stage.get("peak_bytes", 0)) for stage in state.get("stages", {}).values()]
         losses = {**dict(enumerate(_losses(state, seen.get("task")))), **seen.get("losses", {})}
+        turn: Turn | None = seen.get("turn")
         return Status(
             path=path,
             condition=condition,
@@ -106,6 +126,12 @@ class RunWatcher:
             num_tasks_finished=finished,
             step=samples[-1].stage if samples else str(state.get("step", "")),
             part=samples[-1].part if samples else "",
+            stage="" if turn is None else turn.stage,
+            unit="" if turn is None else turn.unit,
+            done=None if turn is None else turn.done,
+            total=None if turn is None else turn.total,
+            rate=None if turn is None else turn.rate,
+            seconds_left=None if turn is None else turn.seconds_left,
             epoch=max(losses, default=-1) + 1,
             num_epochs=settings.get("learn.epochs"),
             first_loss=losses[min(losses)] if losses else None,
@@ -117,6 +143,7 @@ class RunWatcher:
             own_bytes=samples[-1].own_bytes if samples else 0,
             peak_bytes=max([sample.own_bytes for sample in samples] + peaks, default=0),
             planned_bytes=int(plan.get("peak_bytes", 0)),
+            step_planned_bytes=int(seen.get("step_planned_bytes", 0)),
             budget_bytes=int(plan.get("budget_bytes", 0)),
             resume="" if condition in ("running", "finished") else resume_command(path),
         )
@@ -143,11 +170,17 @@ class RunWatcher:
         except (ValueError, KeyError, TypeError):
             return
         seen.setdefault("started", seen["time"])
+        try:
+            seen["turn"] = follow(seen.get("turn"), event)
+        except (ValueError, KeyError, TypeError):
+            seen["turn"] = None
         seen["stopped"] = event.get("reason") if kind == "RunStopped" else None
         if kind == "TaskStarted":
             seen["losses"], seen["task"] = {}, event.get("task")
         if kind == "EpochFinished":
             seen.setdefault("losses", {})[int(event["epoch"])] = float(event["loss"])
+        if kind == "StepStarted":
+            seen["step_planned_bytes"] = event.get("planned_bytes") or 0
         if "num_tasks" in event:
             seen["num_tasks"] = int(event["num_tasks"])
 

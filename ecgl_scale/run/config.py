@@ -50,6 +50,7 @@ __all__ = [
     "RankConfig",
     "RunConfig",
     "TasksConfig",
+    "changed_keys",
     "config_from_mapping",
     "load_config",
 ]
@@ -65,6 +66,9 @@ NOT_IN_DIGEST = (
     "infer.partitions",
 )
 """Keys that say where and how to compute, not what: a result changes by rounding at most."""
+
+NOT_CHANGES = (*NOT_IN_DIGEST, "store", "method", "preset", "setting", "seed")
+"""Keys that results name by themselves, or that change none: they are no departure from a preset."""
 
 _MAX_SEED = 2**63 - 1  # torch and numpy both take it
 
@@ -103,7 +107,7 @@ class RunConfig(Section):
     ] = Field(
         default="ecgl",
         description="E-CGL; `finetune` forgets freely (lower bound); `joint` keeps all data (upper bound); "
-        "the others are those of the paper's tables.",
+        "the others are those of the paper's tables, `dygrain` as a reconstruction: there is no public code.",
     )
     preset: Literal["paper", "reference", "plus"] = Field(
         default="plus", description="Values for the keys under Presets."
@@ -174,6 +178,18 @@ class RunConfig(Section):
             section, _, name = key.rpartition(".")
             del (mapping[section] if section else mapping)[name]
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
+
+
+def changed_keys(config: RunConfig) -> list[str]:
+    """Dotted names of the keys whose values are neither the preset's nor the default, in the order of the schema."""
+    usual = RunConfig.model_validate({"store": str(config.store), "preset": config.preset}).to_mapping()
+    found = []
+    for section, given in config.to_mapping().items():
+        pairs = [(section, given, usual[section])]
+        if isinstance(given, dict):
+            pairs = [(f"{section}.{name}", value, usual[section][name]) for name, value in given.items()]
+        found += [key for key, value, default in pairs if value != default and key not in NOT_CHANGES]
+    return found
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:

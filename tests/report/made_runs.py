@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,13 @@ def make_run(
     store: str = "data/graph.ecgl",
     gain: float = 0.0,
     is_finished: bool = True,
+    changed: Sequence[str] | None = None,
     **keys: Any,
 ) -> Path:
-    """Three tasks, each forgotten by 10 percent points; ``gain`` is added to every accuracy."""
+    """Three tasks, each forgotten by 10 percent points; ``gain`` is added to every accuracy.
+
+    Without ``changed`` it is a run from before results named the keys that differ from preset and defaults.
+    """
     path.mkdir(parents=True)
     matrix = [
         [90.0 - 10 * (t - j) + gain + seed if j <= t else None for j in range(NUM_TASKS)] for t in range(NUM_TASKS)
@@ -61,6 +66,8 @@ def make_run(
         "tasks": [{"name": f"task {t}", "classes": [2 * t, 2 * t + 1], "num_nodes": 1000} for t in range(NUM_TASKS)],
         "versions": {"python": "3.11", "dgl": None},
     }
+    if changed is not None:
+        results["changed"] = list(changed)
     if is_finished:
         (path / "results.json").write_text(json.dumps(results))
     losses = [[1.0 / (epoch + 1) for epoch in range(4)] for _ in range(NUM_TASKS)]

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
 from collections.abc import Callable
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -17,56 +12,10 @@ from ecgl_scale.report.content import gather
 from ecgl_scale.report.page import render_page
 from ecgl_scale.report.palette import PAPER
 from ecgl_scale.report.runs import FinishedRun
+from tests.report.browser import needs_chromium, numbers, visit, watched
 from tests.report.made_runs import make_comparison
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
-
-QUIET = [
-    "--headless",
-    "--no-sandbox",  # it cannot be set up as root, in a container
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--enable-logging=stderr",
-]
-
-# Runs before the page's own script, and puts what it has seen into the page when all has settled.
-WATCH = """<script>
-const seen = { errors: [] };
-addEventListener("error", (event) => seen.errors.push(String(event.message)));
-addEventListener("securitypolicyviolation", (event) => seen.errors.push(event.violatedDirective));
-addEventListener("load", () => {
-  const table = document.querySelector("#table-summary");
-  const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
-  const column = (place) => [...table.tBodies[0].rows].map((row) => row.cells[place].innerText);
-  const click = (place) => { heads[place].querySelector("button").click(); return column(place); };
-  seen.names = heads.map((head) => head.innerText);
-  seen.before = column(4);
-  seen.descending = click(4);
-  seen.mark = heads[4].getAttribute("aria-sort");
-  seen.ascending = click(4);
-  seen.words = click(0);
-  seen.forgetting = click(5);
-  const heightOf = (part) => part.getBoundingClientRect().height;
-  const pictures = [...document.querySelectorAll("svg")];
-  seen.sections = [...document.querySelectorAll("section")].map((part) => [part.id, heightOf(part)]);
-  seen.flat = pictures.filter((picture) => picture.checkVisibility() && heightOf(picture) < 60).length;
-  seen.pictures = pictures.length;
-  seen.wide = document.documentElement.scrollWidth - innerWidth;
-  const loaded = performance.getEntriesByType("resource").map((entry) => entry.name);
-  seen.requests = loaded.filter((name) => !name.startsWith("data:"));
-  seen.background = getComputedStyle(document.documentElement).backgroundColor;
-  const note = document.createElement("pre");
-  note.id = "seen";
-  note.textContent = JSON.stringify(seen);
-  document.body.append(note);
-});
-</script>"""
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +25,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr("ecgl_scale.report.content.MAX_DETAILED", 1)
         content = gather([FinishedRun.read(path) for path in make_comparison(folder / "runs")])
         text = render_page(content)
-    (folder / "page.html").write_text(text.replace("<head>", f"<head>{WATCH}"), encoding="utf-8")
+    (folder / "page.html").write_text(watched(text), encoding="utf-8")
     return folder / "page.html"
 
 
@@ -84,15 +33,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browse(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[dict[str, Any], str]]:
     profile = tmp_path_factory.mktemp("profile")
 
-    def visit(*options: str) -> tuple[dict[str, Any], str]:
-        """What the page has seen, and what the browser has said."""
-        command = [CHROMIUM or "", *QUIET, f"--user-data-dir={profile}", *options, "--dump-dom", page.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
-        assert found, done.stderr
-        return json.loads(unescape(found[1])), done.stderr
-
-    return visit
+    return lambda *options: visit(page, profile, *options)
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +57,6 @@ def test_every_section_and_every_picture_has_a_place(seen: tuple[dict[str, Any],
 
 
 def test_a_click_sorts_and_another_turns_it_round(seen: tuple[dict[str, Any], str]) -> None:
-    def numbers(texts: list[str]) -> list[float]:
-        return [float(text.split(" ")[0]) for text in texts]
-
     found, _ = seen
     assert numbers(found["descending"]) == sorted(numbers(found["before"]), reverse=True)
     assert found["mark"] == "descending"

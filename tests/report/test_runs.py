@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.compare import ablation_table, accuracy_tables, summary_table, time_table
-from ecgl_scale.report.curves import sensitivity_pictures
-from ecgl_scale.report.runs import FinishedRun, Group, Spread, group_runs
+from ecgl_scale.report.content import gather
+from ecgl_scale.report.curves import learning_picture, sensitivity_pictures
+from ecgl_scale.report.runs import FinishedRun, Group, Spread, group_runs, seconds_per_epoch
 from ecgl_scale.report.tables import NONE, Table
 from tests.report.made_runs import make_comparison, make_run
 
@@ -57,6 +58,56 @@ def test_of_two_variants_the_one_with_the_default_is_the_method_itself(tmp_path:
     }
 
 
+def balanced_grid(folder: Path) -> list[Group]:
+    """Of two weights of two methods the first that is met is not the default, and the worse one."""
+    paths = []
+    for method in ("ecgl", "finetune"):
+        for weight, gain in ((0.0, -30.0), (1.0, 0.0)):
+            changed = ["learn.epochs", *(["learn.lambda"] if weight == 0 else [])]
+            path = folder / f"{method}-{weight:g}"
+            paths.append(make_run(path, method=method, gain=gain, changed=changed, learn__lambda=weight))
+    return groups_of(paths)
+
+
+def test_of_a_balanced_grid_the_default_stands_for_the_method_and_the_others_are_counted(tmp_path: Path) -> None:
+    groups = balanced_grid(tmp_path)
+    defaults = ["ecgl, learn.lambda=1.0", "finetune, learn.lambda=1.0"]
+    assert [group.label for group in groups if group.is_base] == defaults
+    (accuracies,) = accuracy_tables(groups)
+    times, curves = time_table(groups), learning_picture(groups, "name", "title")
+    assert times is not None
+    assert [row[0].text for row in accuracies.rows] == [row[0].text for row in times.rows] == defaults
+    assert [*dict.fromkeys(row[0] for row in curves.rows)] == defaults
+    assert line_of(accuracies, "ecgl, learn.lambda=1.0")[1] == "80.0"
+    for note in (accuracies.note, times.note, curves.note):
+        assert "Variants of a method are left out: 2." in note
+
+
+def test_old_runs_that_do_not_name_their_changes_are_taken_as_they_come(tmp_path: Path) -> None:
+    groups = groups_of([make_run(tmp_path / str(weight), learn__lambda=weight) for weight in (0.0, 1.0)])
+    assert [group.label for group in groups if group.is_base] == ["ecgl, learn.lambda=0.0"]
+    paths = [tmp_path / "0.0", make_run(tmp_path / "new", changed=[], learn__lambda=1.0)]
+    assert [group.label for group in groups_of(paths) if group.is_base] == ["ecgl, learn.lambda=1.0"]
+
+
+def test_all_that_show_the_highest_mean_are_in_bold(tmp_path: Path) -> None:
+    gains = {"ecgl": 0.0, "gem": 0.04, "finetune": -1.0, "joint": 5.0}
+    (table,) = accuracy_tables(groups_of([make_run(tmp_path / m, method=m, gain=gain) for m, gain in gains.items()]))
+    assert [row[0].text for row in table.rows if row[1].is_best] == ["ecgl", "gem"]
+
+
+def test_an_ablation_says_how_many_variants_it_leaves_out_and_so_do_figures_with_too_many_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = groups_of(make_comparison(tmp_path))
+    table = ablation_table(groups)
+    assert table is not None
+    assert "Variants of a method are left out: 2." in table.note  # two budgets
+    monkeypatch.setattr("ecgl_scale.report.curves.MAX_LINES", 2)
+    curves = learning_picture([group for group in groups if group.store == "two"], "name", "title")
+    assert "Methods are left out: 1." in curves.note
+
+
 def test_one_table_a_setting_has_methods_by_stores_and_the_best_that_is_no_bound_in_bold(tmp_path: Path) -> None:
     task, klass = accuracy_tables(groups_of(make_comparison(tmp_path)))
     assert task.title.startswith("Task")
@@ -77,7 +128,32 @@ def test_an_ablation_is_compared_over_the_seeds_it_has(tmp_path: Path) -> None:
 
 def test_running_time_is_that_of_an_epoch_and_of_a_test(tmp_path: Path) -> None:
     table = time_table(groups_of([make_run(tmp_path / "a")]))
-    assert line_of(table, "ecgl")[1:] == ["20.00", "750.00"]  # 4.5 s for 1 + 2 + 3 tests
+    assert line_of(table, "ecgl")[1:] == ["208.33", "750.00"]  # 2.5 s for 3 x 4 epochs, 4.5 s for 1 + 2 + 3 tests
+    assert table is not None
+    assert "the epochs run" in table.note
+
+
+def test_an_epochs_time_is_by_the_epochs_that_were_run_where_the_results_say_so() -> None:
+    stages = {"train": {"seconds": 6.0}, "evaluate": {"seconds": 3.0}}
+    assert seconds_per_epoch({"stages": stages, "num_epochs": 3}, 12) == 2.0
+    assert seconds_per_epoch({"stages": stages}, 12) == 0.5
+    assert seconds_per_epoch({"stages": stages}, None) is None
+    assert seconds_per_epoch({"stages": {}}, 12) is None
+
+
+def test_a_reconstruction_is_called_so_wherever_it_is_shown(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / "ecgl"), make_run(tmp_path / "base", method="dygrain", gain=1.0)]
+    paths.append(make_run(tmp_path / "gcn", method="dygrain", learn__train_as="gcn"))
+    paths.append(make_run(tmp_path / "low", method="dygrain", learn__lambda=0.5))
+    content = gather([FinishedRun.read(path) for path in paths])
+    assert "dygrain (reconstruction)" in content.title
+    tables = {table.name: table for table in (content.summary, *content.comparison)}
+    assert tables.keys() == {"summary", "class-il-accuracy", "ablation", "running-time"}
+    names = [row[0].text for table in tables.values() for row in table.rows]
+    names += [str(row[0]) for picture in (*content.learning, *content.sensitivity) for row in picture.rows]
+    found = [name for name in names if "dygrain" in name]
+    assert len(found) > 8
+    assert all(name.startswith("dygrain (reconstruction)") for name in found)
 
 
 def test_a_varied_number_becomes_a_sensitivity_curve_over_common_seeds(tmp_path: Path) -> None:

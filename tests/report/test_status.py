@@ -12,6 +12,7 @@ import pytest
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.status import RunWatcher, holds_lock
+from ecgl_scale.report.turn import follow
 from ecgl_scale.run.lock import take_lock
 from tests.report.made_runs import MIB, events, make_run, samples, write_lines
 
@@ -99,6 +100,34 @@ def test_a_run_killed_before_its_first_file_is_shown_too(tmp_path: Path) -> None
         (run / name).unlink()
     found = RunWatcher(run).look()
     assert (found.condition, found.num_tasks, found.num_tasks_finished, found.epoch) == ("killed", None, 0, 0)
+
+
+def test_a_stage_tells_its_rate_and_the_time_left(tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "a")
+    stage = {"time": 200.0, "event": "StageStarted", "stage": "train task 1", "total": 10, "unit": "epochs"}
+    step = {"time": 199.0, "event": "StepStarted", "step": "train", "planned_bytes": 240 * MIB}
+    watcher = RunWatcher(run)
+    write_lines(run / "events.jsonl", [*events()[:6], step, stage])
+    found = watcher.look()
+    assert (found.stage, found.done, found.total, found.rate) == ("train task 1", None, 10, None)
+    assert found.step_planned_bytes == 240 * MIB
+    epoch = {"event": "EpochFinished", "task": 1, "loss": 0.5, "seconds": 0.5}
+    with (run / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps({"time": 201.0 + n / 2, "epoch": n + 4, **epoch}) + "\n" for n in range(2))
+    found = watcher.look()  # resumed after four epochs, two of which have taken a second
+    assert (found.done, found.rate, found.seconds_left) == (6, 2.0, 2.0)
+
+
+@pytest.mark.parametrize("kind", ["TaskStarted", "StepStarted", "StageFinished", "RunStopped"])
+def test_a_stage_is_over_when_it_ends_or_something_else_begins(kind: str) -> None:
+    turn = follow(None, {"event": "StageStarted", "stage": "rank", "total": None, "unit": "rows"})
+    assert turn is not None
+    first = follow(turn, {"event": "BlockFinished", "stage": "rank", "done": 5, "time": 10.0})
+    second = follow(first, {"event": "BlockFinished", "stage": "rank", "done": 9, "time": 12.0})
+    assert second is not None
+    assert (second.rate, second.seconds_left) == (2.0, None)
+    assert follow(second, {"event": "BlockFinished", "stage": "other", "done": 70, "time": 13.0}) == second
+    assert follow(second, {"event": kind, "stage": "rank", "time": 14.0}) is None
 
 
 def test_any_other_directory_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.config import NOT_IN_DIGEST, RunConfig, config_from_mapping, load_config
+from ecgl_scale.run.config import NOT_IN_DIGEST, RunConfig, changed_keys, config_from_mapping, load_config
 from ecgl_scale.run.config_docs import configuration_table, update_page
 from ecgl_scale.run.config_errors import keys_of
 from ecgl_scale.run.config_yaml import dump_yaml, parse_yaml
@@ -223,6 +223,17 @@ def test_the_digest_does_not_depend_on_how_a_value_was_written() -> None:
     assert one.digest() == other.digest()
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_changed_keys_are_those_that_neither_the_preset_nor_the_defaults_explain(preset: str) -> None:
+    elsewhere = ["store=b", "method=gem", f"preset={preset}", "setting=task-il", "seed=3", "memory=3GiB", "threads=7"]
+    elsewhere += ["cache=there", "learn.device=cpu", "learn.lambda=1"]
+    assert changed_keys(config_from_mapping(MINIMAL, overrides=elsewhere)) == []
+    changes = ["gem.memory_nodes=3", "learn.lambda=0", "bank.refill=" + ("true" if preset == "paper" else "false")]
+    found = changed_keys(config_from_mapping(MINIMAL, overrides=[*elsewhere, *changes]))
+    refill = [] if preset == "reference" else ["bank.refill"]
+    assert sorted(found) == sorted(["gem.memory_nodes", "learn.lambda", *refill])
+
+
 # Files
 
 
@@ -316,6 +327,11 @@ def test_the_configs_have_the_papers_hyper_parameters(name: str, classes_per_tas
 def test_the_page_about_configs_is_up_to_date() -> None:
     update = "from pathlib import Path; from ecgl_scale.run.config_docs import update_page; update_page(Path('{}'))"
     assert configuration_table() in PAGE.read_text(encoding="utf-8"), f'run python -c "{update.format(PAGE)}"'
+
+
+def test_the_page_calls_a_reconstruction_so_where_methods_are_named() -> None:
+    row = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `method` |"))
+    assert "`dygrain` as a reconstruction" in row
 
 
 def test_each_key_has_a_row_with_its_meaning() -> None:
