@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale import GraphStore
+from ecgl_scale.run.lock import take_lock
 from tests import naive
 from tests.cli_runner import Result, run_cli
 
@@ -306,6 +308,41 @@ def test_a_file_that_cannot_be_written_is_exit_3_before_any_work(store: Path, tm
         assert result.code == 3, (out, result.stderr)
         assert "sweeps" not in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_the_store_itself_is_no_place_for_scores(store: Path) -> None:
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    for out in (store / "manifest.json", store / "scores.parquet", store):
+        result = run_cli("rank", store, "--out", out)
+        assert (result.code, result.stdout) == (3, ""), result.stderr
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_a_pipe_stays_a_pipe_and_a_link_a_link(store: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert rank(store, tmp_path / "pipe").code == 3
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "s.parquet").write_text("old")
+    (tmp_path / "link").symlink_to("there/s.parquet")
+    assert rank(store, tmp_path / "link").code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert columns(tmp_path / "there" / "s.parquet")["node"].size == NUM_NODES
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["s.parquet"]
+
+
+def test_a_second_ranking_to_the_same_file_is_refused_and_told_who_is_there(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.parquet"
+    (tmp_path / "link").symlink_to(out)
+    lock = take_lock(tmp_path / ".s.parquet.lock", target=out)
+    for name in ("s.parquet", "link"):
+        result = run_cli("rank", store, "--out", tmp_path / name)
+        assert (result.code, result.stdout) == (3, "")
+        assert "another process is writing this target" in result.stderr
+        assert f'"pid": {os.getpid()}' in result.stderr
+    assert not out.exists()
+    os.close(lock)  # as when its holder is killed: the file of the lock stays, and keeps nobody out
+    assert rank(store, out).code == 0
 
 
 def test_the_chosen_of_an_earlier_ranking_are_no_start(store: Path, tmp_path: Path) -> None:

@@ -19,9 +19,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.errors import UsageError
+from ecgl_scale.run.durable import storage_errors
 from ecgl_scale.run.events import EventSink, Note, ignore_events
+from ecgl_scale.run.lock import take_lock
 from ecgl_scale.run.memory import PeakSampler
+from ecgl_scale.run.output_file import check_output_file
+from ecgl_scale.run.signals import uninterrupted
 from ecgl_scale.select.attribute import attribute_vector
 from ecgl_scale.select.diversity import rank_diversity
 from ecgl_scale.select.journal import RankJournal
@@ -94,7 +98,7 @@ def rank_store(
 ) -> RankReport:
     """Rank the nodes of a store and write the scores to ``out`` (Parquet)."""
     _check(graph, request)
-    _check_target(out)
+    out = check_output_file(out)
     plan = plan_rank(
         graph,
         by_importance=request.kind != "diversity",
@@ -111,7 +115,7 @@ def rank_store(
     scores: dict[str, NDArray[np.float64]] = {}
     importance = diversity = None
     journal_path = out.with_name(f".{out.name}.journal")
-    with PeakSampler() as sampler:
+    with _only_writer(out), PeakSampler() as sampler:
         if request.kind in ("importance", "both"):
             result = _importance(graph, request, journal_path / "importance", clock, memory, threads, on_event)
             scores["importance"] = result.ranks
@@ -166,14 +170,18 @@ def _check(graph: GraphStore, request: RankRequest) -> None:
             )
 
 
-def _check_target(out: Path) -> None:
-    """Before the work, not after it."""
-    if not out.name or out.is_dir():
-        raise InvalidInputError("the scores go to a file, and this is a directory", where=out)
-    if not os.access(out.absolute().parent, os.W_OK | os.X_OK) or not out.absolute().parent.is_dir():
-        raise InvalidInputError(
-            "cannot write scores here", where=out, expected="a directory that exists and may be written to"
-        )
+@contextmanager
+def _only_writer(out: Path) -> Iterator[None]:
+    """Nobody else ranks to the same file meanwhile: the journal and the unfinished file have one name each."""
+    lock_path = out.with_name(f".{out.name}.lock")
+    with storage_errors(out), uninterrupted():
+        lock = take_lock(lock_path, target=out)
+    try:
+        yield
+    finally:
+        with uninterrupted():
+            lock_path.unlink(missing_ok=True)
+            os.close(lock)
 
 
 def _importance(
