@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale import GraphStore
+from ecgl_scale.learn.split import write_split
+from ecgl_scale.run.lock import take_lock
+from ecgl_scale.select import candidates
 from tests import naive
 from tests.cli_runner import Result, run_cli
 
@@ -236,6 +242,114 @@ def test_threads_and_memory_change_no_bit(store: Path, tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
 
 
+def test_other_features_take_the_place_of_the_stores(store: Path, bare: Path, tmp_path: Path) -> None:
+    stored = GraphStore.open(store).features
+    assert stored is not None
+    x = np.asarray(stored.rows(np.arange(NUM_NODES)))
+    rng = np.random.default_rng(3)
+    np.save(tmp_path / "same.npy", x)
+    np.save(tmp_path / "wide.npy", x.astype(np.float64))
+    np.save(tmp_path / "columns.npy", np.asfortranarray(x))
+    np.save(tmp_path / "swapped.npy", x.astype(">f4"))
+    np.save(tmp_path / "other.npy", rng.normal(size=(NUM_NODES, 2)).astype(np.float16))
+    assert rank(store, tmp_path / "own", "--kind", "both").code == 0
+    own = columns(tmp_path / "own")
+    for name in ("same", "wide", "columns", "swapped"):
+        result = rank(store, tmp_path / name, "--kind", "both", "--features", tmp_path / f"{name}.npy")
+        assert result.code == 0, result.stderr
+        for kind in ("importance", "diversity"):
+            np.testing.assert_allclose(columns(tmp_path / name)[kind], own[kind], rtol=1e-6)
+    assert rank(store, tmp_path / "o", "--kind", "both", "--features", tmp_path / "other.npy").code == 0
+    other = columns(tmp_path / "o")
+    assert abs(other["importance"] - own["importance"]).sum() > 1e-6
+    assert abs(other["diversity"] - own["diversity"]).sum() > 1e-6
+    np.save(tmp_path / "four.npy", np.arange(8.0).reshape(4, 2))
+    assert rank(bare, tmp_path / "b", "--kind", "both", "--features", tmp_path / "four.npy").code == 0
+
+
+@pytest.mark.parametrize(
+    ("array", "named"),
+    [
+        (np.zeros((NUM_NODES - 1, 3), np.float32), f"({NUM_NODES - 1}, 3)"),
+        (np.zeros(NUM_NODES, np.float32), f"({NUM_NODES},)"),
+        (np.zeros((NUM_NODES, 0), np.float32), f"({NUM_NODES}, 0)"),
+        (np.zeros((NUM_NODES, 3), np.int64), "int64"),
+        (np.zeros((NUM_NODES, 3), np.complex64), "complex64"),
+        (np.full((NUM_NODES, 3), np.nan, np.float32), "row 0"),
+        (np.full((NUM_NODES, 3), 1e300), "row 0"),
+        (np.full((NUM_NODES, 3), None), "pickled"),
+    ],
+)
+def test_features_that_do_not_fit_are_exit_3(store: Path, tmp_path: Path, array: np.ndarray, named: str) -> None:
+    np.save(tmp_path / "x.npy", array)
+    for kind in ("importance", "diversity"):
+        result = rank(store, tmp_path / "s.parquet", "--kind", kind, "--features", tmp_path / "x.npy")
+        assert (result.code, result.stdout) == (3, ""), result.stderr
+        assert named in result.stderr
+        assert "x.npy" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_candidates_may_come_in_a_file(store: Path, tmp_path: Path) -> None:
+    ids = np.flatnonzero(GraphStore.open(store).column("split") == 0)
+    assert rank(store, tmp_path / "column", "--topk", 9, "--candidates", "split=0").code == 0
+    np.save(tmp_path / "ids.npy", ids[::-1].astype(np.uint16))
+    pq.write_table(pa.table({"node": ids, "why": ids}), tmp_path / "a=b.parquet")
+    head = {"tasks": [], "seed": 0}
+    parts = [(np.arange(NUM_NODES), (np.arange(NUM_NODES) % 4 - 1).astype(np.int8))] * 2
+    write_split(tmp_path / "split.parquet", head, parts)
+    for name in ("ids.npy", "a=b.parquet", "split.parquet"):
+        result = rank(store, tmp_path / "top", "--topk", 9, "--candidates", tmp_path / name)
+        assert result.code == 0, result.stderr
+        assert (tmp_path / "top").read_bytes() == (tmp_path / "column").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("ids", "named"),
+    [
+        ([0, NUM_NODES], f"candidate {NUM_NODES} is no node"),
+        ([0, -1], "candidate -1 is no node"),
+        ([4, 5, 4], "candidate 4 is there twice"),
+        ([[4, 5]], "shape (1, 2)"),
+        ([4.0], "float64"),
+    ],
+)
+def test_candidates_that_are_no_nodes_or_come_twice_are_exit_3(
+    store: Path, tmp_path: Path, ids: list[Any], named: str
+) -> None:
+    np.save(tmp_path / "ids.npy", np.array(ids))
+    names = ["ids.npy"]
+    if np.ndim(ids) == 1 and named != "float64":
+        pq.write_table(pa.table({"node": ids}), tmp_path / "ids.parquet")
+        names.append("ids.parquet")
+    for name in names:
+        result = rank(store, tmp_path / "s.parquet", "--topk", 3, "--candidates", tmp_path / name)
+        assert (result.code, result.stdout) == (3, ""), result.stderr
+        assert named in result.stderr
+        assert name in result.stderr
+    assert not (tmp_path / "s.parquet").exists()
+
+
+def test_a_candidate_of_a_later_block_may_not_come_again(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "BLOCK_IDS", 2)
+    np.save(tmp_path / "ids.npy", np.array([7, 8, 9, 7]))
+    result = rank(store, tmp_path / "s.parquet", "--topk", 3, "--candidates", tmp_path / "ids.npy")
+    assert (result.code, "candidate 7 is there twice" in result.stderr) == (3, True)
+
+
+@pytest.mark.parametrize("table", [{"id": [1]}, {"node": ["1"]}, {"node": [1, None]}])
+def test_a_table_without_node_ids_is_exit_3(store: Path, tmp_path: Path, table: dict[str, list[Any]]) -> None:
+    pq.write_table(pa.table(table), tmp_path / "ids.parquet")
+    result = rank(store, tmp_path / "s.parquet", "--topk", 3, "--candidates", tmp_path / "ids.parquet")
+    assert (result.code, result.stdout) == (3, "")
+    assert "node" in result.stderr
+    (tmp_path / "ids.parquet").write_bytes(b"PAR1 and then nothing")
+    result = rank(store, tmp_path / "s.parquet", "--topk", 3, "--candidates", tmp_path / "ids.parquet")
+    assert (result.code, "ids.parquet" in result.stderr) == (3, True)
+
+
 # --- what it refuses
 
 
@@ -255,11 +369,17 @@ def test_threads_and_memory_change_no_bit(store: Path, tmp_path: Path) -> None:
         (("--damping", "nan"), 2, "damping is nan"),
         (("--tol", -1), 2, "tol is -1.0"),
         (("--tol", "nan"), 2, "tol is nan"),
-        (("--max-iter", 0), 2, "max_iter 0"),
+        (("--max-iter", 0), 2, "max_iter is 0"),
         (("--kind", "fame"), 2, "fame"),
         (("--norm", "l3"), 2, "l3"),
         (("--dangling", "nowhere"), 2, "nowhere"),
         (("--gamma", -1), 2, "gamma"),
+        (("--gamma", "nan"), 2, "gamma is nan"),
+        (("--gamma", 0.5, "--ignore-features"), 2, "leave --gamma out"),
+        (("--features", "x.npy", "--ignore-features"), 2, "--features or --ignore-features"),
+        (("--features", "nothing.npy"), 3, "nothing.npy"),
+        (("--topk", 5, "--candidates", "nothing.npy"), 3, "nothing.npy"),
+        (("--topk", 5, "--candidates", "nothing.parquet"), 3, "nothing.parquet"),
         (("--threads", 0), 2, "threads"),
         (("--memory", "much"), 2, "much"),
         (("--memory", "1MiB"), 4, "--memory"),
@@ -296,6 +416,13 @@ def test_a_store_without_the_column_is_exit_2(bare: Path, tmp_path: Path, option
     result = rank(bare, tmp_path / "s.parquet", "--topk", 2, *options)
     assert result.code == 2
     assert "no node column" in result.stderr
+    assert "expected: a store with node columns; this one has none" in result.stderr
+
+
+def test_gamma_without_features_is_exit_2(bare: Path, tmp_path: Path) -> None:
+    result = rank(bare, tmp_path / "s.parquet", "--gamma", 0.5)
+    assert (result.code, result.stdout) == (2, "")
+    assert "leave --gamma out" in result.stderr
 
 
 def test_a_file_that_cannot_be_written_is_exit_3_before_any_work(store: Path, tmp_path: Path) -> None:
@@ -306,6 +433,41 @@ def test_a_file_that_cannot_be_written_is_exit_3_before_any_work(store: Path, tm
         assert result.code == 3, (out, result.stderr)
         assert "sweeps" not in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_the_store_itself_is_no_place_for_scores(store: Path) -> None:
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    for out in (store / "manifest.json", store / "scores.parquet", store):
+        result = run_cli("rank", store, "--out", out)
+        assert (result.code, result.stdout) == (3, ""), result.stderr
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_a_pipe_stays_a_pipe_and_a_link_a_link(store: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert rank(store, tmp_path / "pipe").code == 3
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "s.parquet").write_text("old")
+    (tmp_path / "link").symlink_to("there/s.parquet")
+    assert rank(store, tmp_path / "link").code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert columns(tmp_path / "there" / "s.parquet")["node"].size == NUM_NODES
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["s.parquet"]
+
+
+def test_a_second_ranking_to_the_same_file_is_refused_and_told_who_is_there(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.parquet"
+    (tmp_path / "link").symlink_to(out)
+    lock = take_lock(tmp_path / ".s.parquet.lock", target=out)
+    for name in ("s.parquet", "link"):
+        result = run_cli("rank", store, "--out", tmp_path / name)
+        assert (result.code, result.stdout) == (3, "")
+        assert "another process is writing this target" in result.stderr
+        assert f'"pid": {os.getpid()}' in result.stderr
+    assert not out.exists()
+    os.close(lock)  # as when its holder is killed: the file of the lock stays, and keeps nobody out
+    assert rank(store, out).code == 0
 
 
 def test_the_chosen_of_an_earlier_ranking_are_no_start(store: Path, tmp_path: Path) -> None:
@@ -319,4 +481,4 @@ def test_a_refused_budget_names_one_that_works(store: Path, tmp_path: Path) -> N
     refused = run_cli("rank", store, "--out", tmp_path / "s.parquet", "--memory", "1MiB", "--ignore-features")
     size = re.search(r"--memory (\d+)MiB", refused.stderr)
     assert size is not None
-    assert rank(store, tmp_path / "s.parquet", "--memory", f"{int(size[1]) + 8}MiB", "--ignore-features").code == 0
+    assert rank(store, tmp_path / "s.parquet", "--memory", f"{size[1]}MiB", "--ignore-features").code == 0

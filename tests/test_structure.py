@@ -60,6 +60,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pyarrow": (
         "ecgl_scale/store/",
         "ecgl_scale/select/scores.py",
+        "ecgl_scale/select/candidates.py",
         "ecgl_scale/learn/bank.py",
         "ecgl_scale/learn/split.py",
         "ecgl_scale/pipeline/",

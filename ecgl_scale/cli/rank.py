@@ -89,8 +89,17 @@ def rank(
         float | None,
         typer.Option("--gamma", help="Width of the kernel of the attribute vector. Default: 1 / number of features."),
     ] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(
+            "--features",
+            metavar="FILE",
+            help="Rank by these features, not by the store's: .npy of floats with a row for each node, such as a "
+            "model's outputs.",
+        ),
+    ] = None,
     ignore_features: Annotated[
-        bool, typer.Option("--ignore-features", help="Plain PageRank: restart anywhere alike.")
+        bool, typer.Option("--ignore-features", help="Importance is plain PageRank: restart anywhere alike.")
     ] = False,
     include_self: Annotated[
         bool, typer.Option("--include-self", help="Count a node among its own neighbours in the diversity.")
@@ -103,8 +112,10 @@ def rank(
         str | None,
         typer.Option(
             "--candidates",
-            metavar="COLUMN=VALUE",
-            help="Choose only among nodes whose column has this value, such as split=0. Needs --topk.",
+            metavar="COLUMN=VALUE|FILE",
+            help="Choose only among nodes whose column has this value, such as split=0, or among those of a file: "
+            ".npy of node ids, or .parquet with a column node; of a run's split.parquet its training nodes. "
+            "Needs --topk.",
         ),
     ] = None,
     quota: Annotated[
@@ -120,7 +131,8 @@ def rank(
 ) -> None:
     """Rank the nodes of a store; a killed ranking goes on from its last sweep when run again."""
     from ecgl_scale.select.pagerank import PageRankSettings
-    from ecgl_scale.select.rank import RankRequest, rank_store
+    from ecgl_scale.select.rank import rank_store
+    from ecgl_scale.select.rank_request import RankRequest
     from ecgl_scale.store.graph import GraphStore
 
     request = RankRequest(
@@ -133,6 +145,7 @@ def rank(
         candidates=None if candidates is None else _candidates(candidates),
         quota=quota.value,
         start=start,
+        features=features,
     )
     graph = GraphStore.open(store)
     with context.obj.progress() as sink:
@@ -148,8 +161,12 @@ def rank(
             print(f"importance: {found['iterations']} sweeps, residual {found['residual']:.2g}, {state}")
 
 
-def _candidates(text: str) -> tuple[str, int]:
+def _candidates(text: str) -> tuple[str, int] | Path:
+    if text.endswith((".npy", ".parquet")):  # first, as a path may have "=" in it
+        return Path(text)
     column, _, value = text.partition("=")
     if not column or not re.fullmatch(r"-?[0-9]+", value):
-        raise UsageError(f"{text!r} names no candidates", expected="COLUMN=VALUE, such as split=0")
+        raise UsageError(
+            f"{text!r} names no candidates", expected="COLUMN=VALUE, such as split=0, or a file, .npy or .parquet"
+        )
     return column, int(value)

@@ -16,13 +16,16 @@ from ecgl_scale.select.choose import ChooseSettings
 from ecgl_scale.select.columns import SPARSE_SCRATCH_BYTES, SPARSE_VALUE_BYTES
 from ecgl_scale.select.diversity import RESERVE_BYTES as DIVERSITY_RESERVE_BYTES
 from ecgl_scale.select.pagerank import planned_bytes
+from ecgl_scale.select.topk import BLOCK_BYTES, PLACE_BYTES
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout
 from ecgl_scale.store.threads import available_cores
 from ecgl_scale.units import MIB
 
 STAGE = "choose nodes"
 CANDIDATE_BYTES = 64
-"""Ids, labels, scores, and the blocks in which the best are looked for."""
+"""Ids, labels and scores, and the sorted copies that count the classes."""
+CHOICE_BYTES = 160
+"""Of a place where two rankings are united: its ids in both, and as a number of Python in what is chosen so far."""
 EDGE_BYTES = 4
 BLAS_BYTES = 32 * MIB
 """What BLAS keeps for its next product, once it has made the attribute vector."""
@@ -51,7 +54,9 @@ def plan_choose(
 
     Memory
     ------
-    ``64 candidates`` + the largest of those that have places, where N = nodes and K = columns:
+    ``64 candidates`` + the largest of these, rankings as far as they have places, where N = nodes and K = columns:
+
+    the choice itself, once all are ranked: ``160 budget`` and 6 MiB;
 
     attributes: dense ``8 N + threads (unit + chunk) + K^2 (12 + 4 (threads + 2) chunks a unit)``, see ``dense_bytes``;
     sparse ``16 N + 8 K + strip`` with a strip of 4 K (K + 1) bytes or down to 1/16 of it; and 48 MiB.
@@ -84,10 +89,13 @@ def plan_choose(
         least, whole = diversity_bytes(num_nodes, num_features, num_values, threads)
         needs["diversity"] = min(max(least + kept, room), whole + kept)
         read_bytes += feature_bytes + num_edges * EDGE_BYTES
+    picking = 0
+    if settings.budget < num_candidates:
+        picking = (CHOICE_BYTES if needs else PLACE_BYTES) * settings.budget + BLOCK_BYTES
     largest = max(needs, key=lambda name: needs[name], default="")
     return StagePlan(
         STAGE,
-        CANDIDATE_BYTES * num_candidates + needs.get(largest, 0),
+        CANDIDATE_BYTES * num_candidates + max(needs.get(largest, 0), picking),
         f"{CANDIDATE_BYTES} bytes for each of {num_candidates:,} candidates"
         + (f" + the {largest} of {num_nodes:,} nodes" if largest else ", nothing is ranked"),
         read_bytes=read_bytes,

@@ -69,8 +69,10 @@ class PageRankSettings:
     def __post_init__(self) -> None:
         if not 0.0 <= self.damping < 1.0:
             raise UsageError(f"damping is {self.damping}", expected="0 <= damping < 1")
-        if not self.tol >= 0.0 or self.max_iter < 1:  # so that NaN is refused too
-            raise UsageError(f"tol is {self.tol}, max_iter {self.max_iter}", expected="tol >= 0 and max_iter >= 1")
+        if not self.tol >= 0.0:  # so that NaN is refused too
+            raise UsageError(f"tol is {self.tol}", expected="tol >= 0")
+        if self.max_iter < 1:
+            raise UsageError(f"max_iter is {self.max_iter}", expected="at least one sweep")
         if self.norm not in ("l1", "l2") or self.dangling not in ("uniform", "reset"):
             raise UsageError(
                 f"norm is {self.norm!r}, dangling {self.dangling!r}", expected="l1 or l2; uniform or reset"

@@ -1,7 +1,7 @@
 """The whole ranking of a store: attribute vector, importance, diversity, the best of each, one after the other.
 
-Each stage plans its own memory and lets go of it before the next. A killed ranking goes on from its journal, a
-directory beside the output file, which is removed at the end.
+All stages are planned together, and refused together, before anything is read; each lets go of its memory before the
+next. A killed ranking goes on from its journal, a directory beside the output file, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -12,46 +12,32 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.run.durable import storage_errors
 from ecgl_scale.run.events import EventSink, Note, ignore_events
-from ecgl_scale.run.memory import PeakSampler
+from ecgl_scale.run.lock import take_lock
+from ecgl_scale.run.memory import PeakSampler, give_back_freed
+from ecgl_scale.run.output_file import check_output_file
+from ecgl_scale.run.signals import uninterrupted
 from ecgl_scale.select.attribute import attribute_vector
-from ecgl_scale.select.diversity import rank_diversity
+from ecgl_scale.select.candidates import candidate_mask
+from ecgl_scale.select.diversity import DiversityResult, rank_diversity
+from ecgl_scale.select.given_features import digest_features, map_features
 from ecgl_scale.select.journal import RankJournal
-from ecgl_scale.select.pagerank import PageRankSettings, RankResult, rank_importance
-from ecgl_scale.select.rank_plan import plan_rank
+from ecgl_scale.select.pagerank import RankResult, rank_importance
+from ecgl_scale.select.rank_plan import Features, plan_rank, require_rank
+from ecgl_scale.select.rank_request import RankRequest, check_request
 from ecgl_scale.select.scores import read_scores, write_scores
 from ecgl_scale.select.topk import top_nodes
 from ecgl_scale.store.graph import GraphStore
 
 _log = logging.getLogger(__name__)
-Kind = Literal["importance", "diversity", "both"]
-
-
-@dataclass(frozen=True)
-class RankRequest:
-    """What ``ecgl rank`` was asked for."""
-
-    kind: Kind = "importance"
-    pagerank: PageRankSettings = field(default_factory=PageRankSettings)
-    gamma: float | None = None
-    use_features: bool = True
-    """False ranks by edges alone: r = 1/N."""
-    include_self: bool = False
-    """Whether a node counts among its own neighbours in the diversity's mean."""
-    topk: int | None = None
-    candidates: tuple[str, int] | None = None
-    """Only nodes whose column has this value are chosen, such as ("split", 0)."""
-    quota: Literal["none", "class"] = "none"
-    start: Path | None = None
-    """Scores of an earlier ranking to begin with."""
 
 
 @dataclass(frozen=True)
@@ -93,43 +79,29 @@ def rank_store(
     on_event: EventSink = ignore_events,
 ) -> RankReport:
     """Rank the nodes of a store and write the scores to ``out`` (Parquet)."""
-    _check(graph, request)
-    _check_target(out)
-    plan = plan_rank(
-        graph,
-        by_importance=request.kind != "diversity",
-        by_diversity=request.kind != "importance",
-        use_features=request.use_features,
-        has_start=request.start is not None,
-        topk=request.topk,
-        pagerank=request.pagerank,
-        memory=memory,
-        threads=threads,
-    )
+    check_request(graph, request)
+    out = check_output_file(out)
+    features = graph.features if request.features is None else map_features(request.features, graph.num_nodes)
+    plan = plan_rank(graph, request, features=features, memory=memory, threads=threads)
     _log.info(plan.summary())
+    require_rank(plan)
     clock = _Clock()
     scores: dict[str, NDArray[np.float64]] = {}
     importance = diversity = None
     journal_path = out.with_name(f".{out.name}.journal")
-    with PeakSampler() as sampler:
-        if request.kind in ("importance", "both"):
-            result = _importance(graph, request, journal_path / "importance", clock, memory, threads, on_event)
+    with _only_writer(out), PeakSampler() as sampler:
+        given = _Given.of(graph, request, features)
+        ranker = _Ranker(graph, request, given, journal_path, clock, memory, threads, on_event)
+        if request.by_importance:
+            result = ranker.importance()
             scores["importance"] = result.ranks
             importance = _importance_report(graph, result)
-        if request.kind in ("diversity", "both"):
-            with clock.stage("diversity"):
-                found = rank_diversity(
-                    graph,
-                    include_self=request.include_self,
-                    memory=memory,
-                    threads=threads,
-                    journal_directory=journal_path / "diversity",
-                    on_event=on_event,
-                )
+        if request.by_diversity:
+            found = ranker.diversity()
             scores["diversity"] = found.scores
             diversity = {name: value for name, value in found.__dict__.items() if name != "scores"}
         with clock.stage("write"):
-            nodes = None if request.topk is None else _chosen(graph, scores, request, request.topk)
+            nodes = None if request.topk is None else _chosen(graph, scores, request, given.candidates, request.topk)
             write_scores(out, nodes, scores)
         shutil.rmtree(journal_path, ignore_errors=True)
     return RankReport(
@@ -145,77 +117,106 @@ def rank_store(
     )
 
 
-def _check(graph: GraphStore, request: RankRequest) -> None:
-    if request.kind not in ("importance", "diversity", "both"):
-        raise UsageError(f"kind is {request.kind!r}", expected="importance, diversity or both")
-    if request.kind != "importance" and graph.features is None:
-        raise UsageError(
-            "the store has no features, so there is no diversity", where=graph.path, fix="--kind importance"
-        )
-    if request.topk is not None and request.topk < 1:
-        raise UsageError(f"topk is {request.topk}", expected="at least 1")
-    if request.topk is None and (request.candidates is not None or request.quota != "none"):
-        raise UsageError("candidates and quotas choose nodes, but no number is given", fix="give --topk")
-    wanted = [] if request.candidates is None else [request.candidates[0]]
-    for column in wanted + (["label"] if request.quota == "class" else []):
-        if column not in graph.manifest.columns:
-            raise UsageError(
-                f"the store has no node column {column!r}",
-                where=graph.path,
-                expected=f"one of {sorted(graph.manifest.columns)}",
-            )
-
-
-def _check_target(out: Path) -> None:
-    """Before the work, not after it."""
-    if not out.name or out.is_dir():
-        raise InvalidInputError("the scores go to a file, and this is a directory", where=out)
-    if not os.access(out.absolute().parent, os.W_OK | os.X_OK) or not out.absolute().parent.is_dir():
-        raise InvalidInputError(
-            "cannot write scores here", where=out, expected="a directory that exists and may be written to"
-        )
-
-
-def _importance(
-    graph: GraphStore,
-    request: RankRequest,
-    journal_path: Path,
-    clock: _Clock,
-    memory: str | int | None,
-    threads: int | None,
-    on_event: EventSink,
-) -> RankResult:
-    reset = None
-    if request.use_features and graph.features is not None:
-        with clock.stage("attributes"):
-            reset = attribute_vector(
-                graph.features, gamma=request.gamma, memory=memory, threads=threads, on_event=on_event
-            )
-    elif request.use_features:
-        on_event(Note("the store has no features: every node is equally likely at a restart"))
-    start = None if request.start is None else read_scores(request.start, "importance", graph.num_nodes)
-    identity = {
-        "store": [record.crc32c for record in graph.manifest.files.values()],
-        "settings": asdict(request.pagerank) | {"tol": None, "max_iter": None},
-        "gamma": request.gamma,
-        "use_features": request.use_features,
-        "start": None if request.start is None else str(request.start),
-    }
-    journal = RankJournal(journal_path, identity)
+@contextmanager
+def _only_writer(out: Path) -> Iterator[None]:
+    """Nobody else ranks to the same file meanwhile: the journal and the unfinished file have one name each."""
+    lock_path = out.with_name(f".{out.name}.lock")
+    with storage_errors(out), uninterrupted():
+        lock = take_lock(lock_path, target=out)
     try:
-        with clock.stage("importance"):
-            return rank_importance(
-                graph,
-                reset=reset,
-                start=start,
-                settings=request.pagerank,
-                memory=memory,
-                threads=threads,
-                journal=journal,
-                on_event=on_event,
-            )
+        yield
     finally:
-        journal.close()
+        with uninterrupted():
+            lock_path.unlink(missing_ok=True)
+            os.close(lock)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What came in files besides the store, looked at before the work."""
+
+    features: Features | None
+    """The store's, where no others were given."""
+    digest: list[Any] | None
+    """Of the features, where they are not the store's."""
+    candidates: NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, graph: GraphStore, request: RankRequest, features: Features | None) -> _Given:
+        digest = None
+        if request.features is not None and isinstance(features, np.ndarray):
+            digest = digest_features(features, request.features)
+        candidates = None if request.candidates is None else candidate_mask(graph, request.candidates)
+        return cls(features, digest, candidates)
+
+
+@dataclass(frozen=True)
+class _Ranker:
+    """The stages that score; each gives back what it freed before the next looks at what is held."""
+
+    graph: GraphStore
+    request: RankRequest
+    given: _Given
+    journal_path: Path
+    clock: _Clock
+    memory: str | int | None
+    threads: int | None
+    on_event: EventSink
+
+    def importance(self) -> RankResult:
+        """Attribute vector and sweeps."""
+        request, graph, reset = self.request, self.graph, self._reset()
+        start = None if request.start is None else read_scores(request.start, "importance", graph.num_nodes)
+        give_back_freed()
+        identity = {
+            "store": [record.crc32c for record in graph.manifest.files.values()],
+            "settings": asdict(request.pagerank) | {"tol": None, "max_iter": None},
+            "gamma": request.gamma,
+            "use_features": request.use_features,
+            "features": self.given.digest,
+            "start": None if request.start is None else str(request.start),
+        }
+        journal = RankJournal(self.journal_path / "importance", identity)
+        try:
+            with self.clock.stage("importance"):
+                return rank_importance(
+                    graph,
+                    reset=reset,
+                    start=start,
+                    settings=request.pagerank,
+                    memory=self.memory,
+                    threads=self.threads,
+                    journal=journal,
+                    on_event=self.on_event,
+                )
+        finally:
+            journal.close()
+
+    def _reset(self) -> NDArray[np.float64] | None:
+        request, features = self.request, self.given.features
+        if not request.use_features:
+            return None
+        if features is None:
+            self.on_event(Note("the store has no features: every node is equally likely at a restart"))
+            return None
+        with self.clock.stage("attributes"):
+            return attribute_vector(
+                features, gamma=request.gamma, memory=self.memory, threads=self.threads, on_event=self.on_event
+            )
+
+    def diversity(self) -> DiversityResult:
+        """Distances to the neighbours."""
+        give_back_freed()
+        with self.clock.stage("diversity"):
+            return rank_diversity(
+                self.graph,
+                features=None if self.request.features is None else self.given.features,
+                include_self=self.request.include_self,
+                memory=self.memory,
+                threads=self.threads,
+                journal_directory=self.journal_path / "diversity",
+                on_event=self.on_event,
+            )
 
 
 def _importance_report(graph: GraphStore, result: RankResult) -> dict[str, Any]:
@@ -234,15 +235,15 @@ def _importance_report(graph: GraphStore, result: RankResult) -> dict[str, Any]:
 
 
 def _chosen(
-    graph: GraphStore, scores: dict[str, NDArray[np.float64]], request: RankRequest, topk: int
+    graph: GraphStore,
+    scores: dict[str, NDArray[np.float64]],
+    request: RankRequest,
+    candidates: NDArray[np.bool_] | None,
+    topk: int,
 ) -> NDArray[np.int64]:
     """The best by each ranking, together, in node order."""
-    candidates = None
-    if request.candidates is not None:
-        column, value = request.candidates
-        candidates = graph.column(column) == value
     labels = graph.column("label") if request.quota == "class" else None
-    best = [
-        top_nodes(values, topk, candidates=candidates, labels=labels, quota=request.quota) for values in scores.values()
-    ]
-    return np.unique(np.concatenate(best))
+    is_chosen = np.zeros(graph.num_nodes, np.bool_)
+    for values in scores.values():
+        is_chosen[top_nodes(values, topk, candidates=candidates, labels=labels, quota=request.quota)] = True
+    return np.flatnonzero(is_chosen).astype(np.int64, copy=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,18 +26,26 @@ def write_scores(path: Path, nodes: NDArray[np.int64] | None, scores: Mapping[st
     with storage_errors(path):
         try:
             with partial.open("wb") as file:
-                with pq.ParquetWriter(file, schema) as writer:
+                # Hardly a score is there twice: a dictionary of them would be 60 MiB for nothing.
+                with pq.ParquetWriter(file, schema, use_dictionary=False) as writer:
                     for start in range(0, num_rows, ROWS_AT_ONCE):
                         stop = min(start + ROWS_AT_ONCE, num_rows)
                         ids = np.arange(start, stop) if nodes is None else nodes[start:stop]
-                        columns = [pa.array(ids), *(pa.array(_rows(values, ids, nodes)) for values in scores.values())]
-                        writer.write_table(pa.table(columns, schema=schema))
+                        columns = [ids, *(_rows(values, ids, nodes) for values in scores.values())]
+                        arrays = [_as_arrow(column) for column in columns]
+                        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
             fsync_directory(path.absolute().parent)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def _as_arrow(column: NDArray[Any]) -> pa.Array:
+    """Without a copy, and without ``pyarrow.array``, which imports pandas where it is installed: 30 MiB."""
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(column))]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(column.dtype), column.size, buffers)
 
 
 def _rows(values: NDArray[np.float64], ids: NDArray[np.int64], nodes: NDArray[np.int64] | None) -> NDArray[np.float64]:

@@ -1,10 +1,12 @@
 """The best nodes by a score, among candidates, with places for every class where asked.
 
-Memory: 16 bytes for each of the k places and 8 a candidate; scores are looked at in blocks.
+Nodes are looked at in blocks, so memory is for the places, not for the nodes: ``PLACE_BYTES`` for each of the k and
+``BLOCK_BYTES``; where candidates are given by ids that are not in order, 16 bytes each besides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +16,11 @@ from ecgl_kernels.topk import fill_quotas, keep_best, keep_best_of_classes
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.block import checked_ids
 
-BLOCK_NODES = 1 << 20
+BLOCK_NODES = 1 << 16
+BLOCK_BYTES = 96 * BLOCK_NODES
+"""Of a block: ids, scores, labels, and their sorted copies where classes are counted."""
+PLACE_BYTES = 48
+"""Of a chosen node: id and score, and what sorting them takes."""
 
 Ids = NDArray[np.int64]
 
@@ -57,24 +63,44 @@ def top_nodes(
         raise UsageError(f"k is {k}", expected="at least 0")
     if quota not in ("none", "class"):
         raise UsageError(f"quota is {quota!r}", expected="none or class")
-    ids = _candidate_ids(candidates, values.size)
-    k = min(k, ids.size)
+    given = _checked_candidates(candidates, values.size)
+    num_candidates = values.size if given is None else int(np.count_nonzero(given) if _is_mask(given) else given.size)
+    k = min(k, num_candidates)
     if quota == "class":
-        chosen, chosen_scores = _best_of_classes(values, ids, k, _checked_labels(labels, values.size))
+        chosen, chosen_scores = _best_of_classes(values, given, k, _checked_labels(labels, values.size))
     else:
-        chosen, chosen_scores = _best(values, ids, k)
+        chosen, chosen_scores = _best(values, given, k)
     return chosen[np.lexsort((chosen, -chosen_scores))]
 
 
-def _candidate_ids(candidates: Any, num_nodes: int) -> Ids:
+def _checked_candidates(candidates: Any, num_nodes: int) -> NDArray[Any] | None:
+    """A mask, or ascending ids, each once."""
     if candidates is None:
-        return np.arange(num_nodes, dtype=np.int64)
+        return None
     given = np.asarray(candidates)
-    if given.dtype == np.bool_:
+    if _is_mask(given):
         if given.shape != (num_nodes,):
             raise UsageError(f"the mask has shape {given.shape}", expected=f"an entry for each of {num_nodes} nodes")
-        return np.flatnonzero(given).astype(np.int64, copy=False)
-    return np.unique(checked_ids(given, num_nodes))
+        return given
+    ids = checked_ids(given, num_nodes)
+    return ids if bool((ids[1:] > ids[:-1]).all()) else np.unique(ids)
+
+
+def _is_mask(candidates: NDArray[Any]) -> bool:
+    return candidates.dtype == np.bool_
+
+
+def _blocks(candidates: NDArray[Any] | None, num_nodes: int) -> Iterator[Ids]:
+    """The ids of all candidates, some at a time."""
+    if candidates is not None and not _is_mask(candidates):
+        yield from (candidates[start : start + BLOCK_NODES] for start in range(0, candidates.size, BLOCK_NODES))
+        return
+    for start in range(0, num_nodes, BLOCK_NODES):
+        stop = min(start + BLOCK_NODES, num_nodes)
+        if candidates is None:
+            yield np.arange(start, stop, dtype=np.int64)
+        else:
+            yield np.flatnonzero(candidates[start:stop]).astype(np.int64, copy=False) + start
 
 
 def _checked_labels(labels: Any, num_nodes: int) -> NDArray[Any]:
@@ -88,28 +114,34 @@ def _checked_labels(labels: Any, num_nodes: int) -> NDArray[Any]:
     return given
 
 
-def _best(values: NDArray[Any], ids: Ids, k: int) -> tuple[Ids, NDArray[np.float64]]:
+def _best(values: NDArray[Any], candidates: NDArray[Any] | None, k: int) -> tuple[Ids, NDArray[np.float64]]:
     best, best_ids = np.empty(k, np.float64), np.empty(k, np.int64)
     kept = 0
-    for start in range(0, ids.size, BLOCK_NODES):
-        block = ids[start : start + BLOCK_NODES]
+    for block in _blocks(candidates, values.size):
         kept, bad = keep_best(values[block].astype(np.float64, copy=False), block, best, best_ids, kept)
         _refuse_nan(block, bad)
     return best_ids, best
 
 
-def _best_of_classes(values: NDArray[Any], ids: Ids, k: int, labels: NDArray[Any]) -> tuple[Ids, NDArray[np.float64]]:
+def _best_of_classes(
+    values: NDArray[Any], candidates: NDArray[Any] | None, k: int, labels: NDArray[Any]
+) -> tuple[Ids, NDArray[np.float64]]:
     # Labels may be any integers: classes are numbered by the labels that are there, in their order.
-    own = labels[ids]
-    classes, counts = np.unique(own[own >= 0], return_counts=True)
+    counted: dict[int, int] = {}
+    for block in _blocks(candidates, values.size):
+        own = labels[block]
+        for label, count in zip(*(part.tolist() for part in np.unique(own, return_counts=True)), strict=True):
+            counted[label] = counted.get(label, 0) + count
+    present = sorted(label for label in counted if label >= 0)
+    classes = np.array(present, labels.dtype)
     quotas = np.zeros(classes.size, np.int64)
-    fill_quotas(counts.astype(np.int64, copy=False), k, quotas)
+    fill_quotas(np.array([counted[label] for label in present], np.int64), k, quotas)
     offsets = np.concatenate([[0], np.cumsum(quotas)]).astype(np.int64, copy=False)
     best, best_ids = np.empty(offsets[-1], np.float64), np.empty(offsets[-1], np.int64)
     kept = np.zeros(classes.size, np.int64)
-    for start in range(0, ids.size, BLOCK_NODES):
-        block, label = ids[start : start + BLOCK_NODES], own[start : start + BLOCK_NODES]
-        numbers = np.where(label >= 0, np.searchsorted(classes, label), -1).astype(np.int64, copy=False)
+    for block in _blocks(candidates, values.size):
+        own = labels[block]
+        numbers = np.where(own >= 0, np.searchsorted(classes, own), -1).astype(np.int64, copy=False)
         scores = values[block].astype(np.float64, copy=False)
         _refuse_nan(block, keep_best_of_classes(scores, block, numbers, offsets, kept, best, best_ids))
     return best_ids, best

@@ -159,7 +159,7 @@ def test_a_full_disk_at_the_end_leaves_the_old_file_and_the_journal(
 ) -> None:
     from ecgl_scale.select import journal, scores
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     assert run_cli("--quiet", "rank", store, "--out", tmp_path / "wanted", "--kind", kind).code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -16,9 +17,10 @@ from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.select import choose, journal
 from ecgl_scale.select.attribute import attribute_vector
 from ecgl_scale.select.choose import ChooseSettings, choose_nodes, unite
-from ecgl_scale.select.choose_plan import plan_choose
+from ecgl_scale.select.choose_plan import CHOICE_BYTES, plan_choose
 from ecgl_scale.select.diversity import rank_diversity
 from ecgl_scale.select.pagerank import PageRankSettings, rank_importance
+from ecgl_scale.select.topk import BLOCK_BYTES, PLACE_BYTES
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
@@ -353,6 +355,24 @@ def test_the_peak_stays_under_the_plan(tmp_path, kind):
     assert plan.read_bytes > 0
 
 
+@pytest.mark.parametrize("quota", ["none", "class"])
+@pytest.mark.parametrize("budget", [1000, 59_000])
+def test_the_choice_itself_takes_no_more_than_is_planned_for_it(quota, budget):
+    num_candidates = 60_000
+    importance, diversity = np.random.default_rng(0).random((2, num_candidates))
+    labels = np.arange(num_candidates) % 7
+    wanted = ChooseSettings(budget, 0.5, quota=quota)
+    choose._pick(importance, diversity, labels, wanted)  # compiles
+    tracemalloc.start()
+    try:
+        picks = choose._pick(importance, diversity, labels, wanted)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert picks.chosen.size == budget
+    assert peak <= CHOICE_BYTES * budget + BLOCK_BYTES
+
+
 def test_the_plan_knows_what_is_not_ranked_and_what_can_shrink():
     def plan(budget=1000, memory="1TiB", num_nodes=2_000_000, **changes):
         return plan_choose(
@@ -360,7 +380,11 @@ def test_the_plan_knows_what_is_not_ranked_and_what_can_shrink():
         )
 
     nothing = plan(select="random")
-    assert nothing.host_bytes == plan(budget=2_000_000).host_bytes == 64_000_000
+    assert plan(budget=2_000_000).host_bytes == 64_000_000
+    assert nothing.host_bytes == 64_000_000 + 1000 * PLACE_BYTES + BLOCK_BYTES
+    many, few = plan(select="random", budget=500_000), plan(diversity=False, budget=900_000, memory="1MiB")
+    assert many.host_bytes - nothing.host_bytes == 499_000 * PLACE_BYTES
+    assert few.host_bytes >= 64_000_000 + 900_000 * CHOICE_BYTES
     assert (nothing.read_bytes, nothing.passes) == (0, 0)
     whole = plan()
     assert whole.host_bytes > 4 * 100 * 2_000_000

@@ -341,7 +341,7 @@ def test_out_degrees_are_counted_and_padded(tmp_path, symmetrise):
         ({"damping": math.nan}, "damping is nan"),
         ({"tol": -1e-9}, "tol is -1e-09"),
         ({"tol": math.nan}, "tol is nan"),
-        ({"max_iter": 0}, "max_iter 0"),
+        ({"max_iter": 0}, "max_iter is 0"),
         ({"norm": "max"}, "norm is 'max'"),
         ({"dangling": "drop"}, "dangling 'drop'"),
     ],

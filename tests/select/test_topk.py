@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,3 +87,23 @@ def test_arguments_that_do_not_fit_are_refused():
         top_nodes(scores, 1, candidates=np.ones(2, bool))
     with pytest.raises(UsageError, match="row 3 does not exist"):
         top_nodes(scores, 1, candidates=[3])
+
+
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("given", ["all", "mask"])
+@pytest.mark.parametrize("k", [100, 250_000])
+def test_memory_is_for_the_places_and_a_block(given, by_class, k):
+    num_nodes = 300_000
+    values = np.random.default_rng(0).random(num_nodes)
+    candidates = None if given == "all" else np.arange(num_nodes) % 8 != 0
+    labels = (np.arange(num_nodes) % 7).astype(np.int32)
+    options = {"labels": labels, "quota": "class"} if by_class else {}
+    found = top_nodes(values, k, candidates=candidates, **options)  # compiles
+    tracemalloc.start()
+    try:
+        top_nodes(values, k, candidates=candidates, **options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.size == k
+    assert peak <= topk.PLACE_BYTES * k + topk.BLOCK_BYTES
