@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ecgl_scale.cli.options import Json, Memory, StorePath, Threads
+from ecgl_scale.cli.options import Json, Memory, StorePath
 from ecgl_scale.cli.output import print_json
 from ecgl_scale.errors import StopRequestedError
 from ecgl_scale.units import format_bytes, format_count
@@ -98,7 +98,9 @@ def run(
 
 def infer(
     context: typer.Context,
-    run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a finished run.")],
+    run_directory: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Directory of a finished run, or of a model that ECGL.save wrote.")
+    ],
     store: StorePath,
     out: Annotated[
         Path,
@@ -108,8 +110,21 @@ def infer(
             help="Parquet file to write: node, label, score (the softmax of the label's output).",
         ),
     ],
-    memory: Memory = None,
-    threads: Threads = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="Most memory to use: 512MiB, 4GiB, 2GB, or bytes. "
+            "Default: the run's own `memory`, else 80 % of the tightest limit found.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", min=1, help="Threads. Default: the run's own `threads`, else the cores this process may use."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Predict the class of every node of a store with a finished run's weights."""
