@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ecgl_scale.cli.options import Json, Memory, StorePath
-from ecgl_scale.cli.output import print_json
+from ecgl_scale.cli.output import log_warnings, print_json
 from ecgl_scale.errors import StopRequestedError
 from ecgl_scale.units import format_bytes, format_count
 
@@ -41,10 +42,10 @@ def plan(
 
     loaded = _load(config, overrides, memory)
     graph = open_store(loaded)
-    stream = task_stream(graph, loaded)
+    stream = task_stream(graph, loaded, log_warnings)
     found = with_times(plan_run(graph, stream, loaded), graph, stream, loaded)
     if as_json:
-        print_json(found.as_json())
+        print_json({**found.as_json(), "dropped_classes": [asdict(gone) for gone in stream.dropped]})
     elif not context.obj.quiet:
         print(found)
     require_fit(found, graph, stream, loaded)

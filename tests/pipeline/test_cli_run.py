@@ -86,9 +86,25 @@ def test_plan_prints_a_table_or_one_json_object(config: Path) -> None:
     for word in ("extract", "train", "remember", "evaluate", "fits the budget"):
         assert word in shown.stdout
     found = json.loads(run_cli("plan", config, "--memory", "8GiB", "--json").stdout)
-    assert found.keys() == {"budget_bytes", "budget_from", "held_bytes", "peak_bytes", "fits", "seconds", "stages"}
+    keys = {"budget_bytes", "budget_from", "held_bytes", "peak_bytes", "fits", "seconds", "stages", "dropped_classes"}
+    assert found.keys() == keys
+    assert found["dropped_classes"] == []
     assert found["budget_bytes"] == 8 << 30
     assert found["fits"] is True
+
+
+@pytest.mark.parametrize("options", [(), ("--no-progress",), ("--log-level", "warning"), ("--quiet",)])
+def test_classes_that_are_in_no_task_are_said_once(config: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    order = ("--set", "tasks.class_order=[5, 3, 1, 0, 2]", "--set", "learn.epochs=1")
+    said = ["class 4 (150 nodes) is in no task: not in the class order", "class 2 (150 nodes) is in no task: alone in"]
+    for command in (("plan", config), ("run", config, "--out", tmp_path / "run"), ("run", config, "--dry-run")):
+        ran = run_cli(*options, *command, *order)
+        assert ran.code == 0, ran.stderr
+        counts = [ran.stderr.count(words) for words in said]
+        assert counts == ([0, 0] if "--quiet" in options else [1, 1]), ran.stderr
+    if not options:
+        found = json.loads(run_cli("plan", config, *order, "--json").stdout)["dropped_classes"]
+        assert [(gone["label"], gone["num_nodes"]) for gone in found] == [(4, 150), (2, 150)]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",), ("--out", "run")])
