@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.config import config_from_mapping
+from ecgl_scale.run.config import METHOD_NAMES, config_from_mapping
 
 MINIMAL = {"store": "graph.ecgl"}
 
@@ -86,7 +86,7 @@ def test_a_key_that_is_no_text_is_unknown() -> None:
         ("tasks.class_order=[-1]", "list of integers >= 0 or null"),
         (
             "method=ecg",
-            "ecgl, finetune, joint, lwf, ewc, mas, gem, twp, ergnn, ssm, cat, dygrain or continualgnn",
+            f"{', '.join(METHOD_NAMES)} or package.module:Class",
         ),
         ("preset=best", "paper, reference or plus"),
         ("preset=[plus]", "paper, reference or plus"),
