@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from ecgl_scale.run.events import EventSink, ignore_events
+from ecgl_scale.run.events import Event, EventSink, Note
+
+_log = logging.getLogger("ecgl_scale.progress")
 
 
 class LogFormat(StrEnum):
@@ -60,12 +62,18 @@ class Output:
     def progress(self) -> Iterator[EventSink]:
         """A subscriber for a job's events: bars on a terminal, a plain line every 30 s elsewhere."""
         if not self.show_progress:
-            yield ignore_events
+            yield log_warnings
             return
         from ecgl_scale.cli.progress import progress_sink
 
         with progress_sink(bars=sys.stderr.isatty() and self.log_format is LogFormat.TEXT) as sink:
             yield sink
+
+
+def log_warnings(event: Event) -> None:
+    """The subscriber that shows no progress; --quiet hides warnings too."""
+    if isinstance(event, Note) and event.is_warning:
+        _log.warning("%s", event.text)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ecgl_scale.cli.output import log_warnings
 from ecgl_scale.run.events import Event, EventSink, Note, StageFinished, StageStarted, TaskFinished, TaskStarted
 from ecgl_scale.run.memory import own_memory_bytes
 from ecgl_scale.run.progress import PlainLines, Progress, ProgressTracker, format_left, format_memory
@@ -25,7 +26,13 @@ _log = logging.getLogger("ecgl_scale.progress")
 def progress_sink(*, bars: bool) -> Iterator[EventSink]:
     """The subscriber that fits where stderr goes."""
     if not bars:
-        yield PlainLines(lambda line: _log.info("%s", line))
+        lines = PlainLines(lambda line: _log.info("%s", line))
+
+        def say(event: Event) -> None:
+            is_warning = isinstance(event, Note) and event.is_warning
+            (log_warnings if is_warning else lines)(event)
+
+        yield say
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn

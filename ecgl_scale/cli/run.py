@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ecgl_scale.cli.options import Json, Memory, StorePath, Threads
-from ecgl_scale.cli.output import print_json
+from ecgl_scale.cli.options import Json, Memory, StorePath
+from ecgl_scale.cli.output import log_warnings, print_json
 from ecgl_scale.errors import StopRequestedError
 from ecgl_scale.units import format_bytes, format_count
 
@@ -41,10 +42,10 @@ def plan(
 
     loaded = _load(config, overrides, memory)
     graph = open_store(loaded)
-    stream = task_stream(graph, loaded)
+    stream = task_stream(graph, loaded, log_warnings)
     found = with_times(plan_run(graph, stream, loaded), graph, stream, loaded)
     if as_json:
-        print_json(found.as_json())
+        print_json({**found.as_json(), "dropped_classes": [asdict(gone) for gone in stream.dropped]})
     elif not context.obj.quiet:
         print(found)
     require_fit(found, graph, stream, loaded)
@@ -98,7 +99,9 @@ def run(
 
 def infer(
     context: typer.Context,
-    run_directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a finished run.")],
+    run_directory: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Directory of a finished run, or of a model that ECGL.save wrote.")
+    ],
     store: StorePath,
     out: Annotated[
         Path,
@@ -108,8 +111,21 @@ def infer(
             help="Parquet file to write: node, label, score (the softmax of the label's output).",
         ),
     ],
-    memory: Memory = None,
-    threads: Threads = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="Most memory to use: 512MiB, 4GiB, 2GB, or bytes. "
+            "Default: the run's own `memory`, else 80 % of the tightest limit found.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", min=1, help="Threads. Default: the run's own `threads`, else the cores this process may use."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Predict the class of every node of a store with a finished run's weights."""

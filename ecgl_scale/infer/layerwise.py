@@ -24,6 +24,7 @@ from ecgl_scale.infer.edges import EdgeRows, scale_of
 from ecgl_scale.infer.execute import Execution
 from ecgl_scale.infer.features import FeatureRows, StoredFeatures
 from ecgl_scale.infer.journal import InferJournal
+from ecgl_scale.infer.kept_cut import KeptCuts
 from ecgl_scale.infer.layout import Layout, Planner, halo_bytes
 from ecgl_scale.infer.partition import Partition, cut_partitions, measure_halos
 from ecgl_scale.infer.program import Program, shape_layers, write_program
@@ -48,6 +49,7 @@ def infer_logits(
     memory: str | int | None = None,
     threads: int | None = None,
     work_directory: Path,
+    cuts_directory: Path | None = None,
     on_event: EventSink = ignore_events,
 ) -> InferResult:
     """Logits of every node: the weights as a graph network over the stored edges.
@@ -61,6 +63,8 @@ def infer_logits(
     work_directory
         Where matrices go that do not fit, and finished partitions, so that a killed inference goes on. One inference
         at a time; nothing is left there but logits that did not fit in memory.
+    cuts_directory
+        Where METIS's cut of the graph is kept for the next inference over it; nowhere without.
 
     Raises
     ------
@@ -81,8 +85,8 @@ def infer_logits(
     program = write_program(found, settings, sparse=features.is_sparse)
     return run_program(
         graph, program, features, _identity(graph, found, settings, scaling),
-        settings=settings, memory=memory, threads=threads, work_directory=work_directory, started=started,
-        on_event=on_event,
+        settings=settings, memory=memory, threads=threads, work_directory=work_directory,
+        cuts_directory=cuts_directory, started=started, on_event=on_event,
     )  # fmt: skip
 
 
@@ -98,6 +102,7 @@ def run_program(
     work_directory: Path,
     started: float,
     on_event: EventSink,
+    cuts_directory: Path | None = None,
 ) -> InferResult:
     """Plan, find what an earlier call has done, and do the rest."""
     backend = choose_backend(settings)
@@ -119,6 +124,7 @@ def run_program(
     layout, partitions = _cut(
         layout, edges, program, settings,
         row_weight=planner.row_weight, store=graph.path, scratch=work_directory, budget=budget,
+        kept=None if cuts_directory is None else KeptCuts.of(graph, cuts_directory),
     )  # fmt: skip
     with ExitStack() as stack:
         if backend != "numba":
@@ -210,14 +216,16 @@ def _cut(
     store: Path,
     scratch: Path,
     budget: MemoryBudget,
+    kept: KeptCuts | None,
 ) -> tuple[Layout, list[Partition]]:
     """Cut partitions; where halos are gathered, into as many as it takes for each halo to fit."""
     count = layout.partitions
     width = max(one.width for one in program.passes)
     while True:
         partitions = cut_partitions(
-            settings.partitioner, edges, count, row_weight=row_weight, store=store, scratch=scratch, budget=budget
-        )
+            settings.partitioner, edges, count,
+            row_weight=row_weight, store=store, scratch=scratch, budget=budget, kept=kept,
+        )  # fmt: skip
         if not layout.halo:
             return layout, partitions
         need = max(halo_bytes(width, one.num_sources, one.num_edges) for one in measure_halos(edges, partitions))

@@ -2,7 +2,7 @@
 
     contiguous  runs of rows with about as many edges each; nothing is read but row offsets
     ldg         streaming linear deterministic greedy: one look at every edge, neighbours together, 8 bytes a node
-    metis       METIS through DGL, in a process of its own; the whole graph in that process's memory
+    metis       METIS through DGL, in a process of its own; the whole graph in that process's memory; may be kept
 
 Rows of a partition ascend; every row is in exactly one.
 """
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ecgl_kernels.halo import assign_greedily, mark_sources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.edges import EdgeRows
+from ecgl_scale.infer.kept_cut import KeptCuts
 from ecgl_scale.infer.settings import Partitioner
 from ecgl_scale.run.durable import storage_errors
 from ecgl_scale.run.memory import MemoryBudget
@@ -83,8 +84,19 @@ def cut_greedily(edges: EdgeRows, count: int) -> list[Partition]:
     return group_rows(parts)
 
 
-def cut_by_metis(store: Path, edges: EdgeRows, count: int, scratch: Path, budget: MemoryBudget) -> list[Partition]:
-    """METIS in a child process; whatever happens to it there does not happen to us."""
+def cut_by_metis(
+    store: Path, edges: EdgeRows, count: int, scratch: Path, budget: MemoryBudget, kept: KeptCuts | None = None
+) -> list[Partition]:
+    """METIS in a child process; whatever happens to it there does not happen to us. Not called where a cut is kept."""
+    parts = None if kept is None else kept.load(count, edges.num_nodes)
+    if parts is None:
+        parts = _run_metis(store, edges, count, scratch, budget)
+        if kept is not None:
+            kept.save(count, parts)
+    return group_rows(parts)
+
+
+def _run_metis(store: Path, edges: EdgeRows, count: int, scratch: Path, budget: MemoryBudget) -> NDArray[np.int32]:
     if find_spec("dgl") is None:
         raise UsageError(
             "METIS comes with DGL, which is not installed here",
@@ -110,7 +122,7 @@ def cut_by_metis(store: Path, edges: EdgeRows, count: int, scratch: Path, budget
         target.unlink(missing_ok=True)
     if parts.shape != (edges.num_nodes,) or parts.dtype.kind != "i":
         raise _metis_failed(f"gave {parts.dtype} {parts.shape}")
-    return group_rows(parts.astype(np.int32))
+    return np.asarray(parts, np.int32)
 
 
 def _metis_failed(how: str) -> UsageError:
@@ -134,6 +146,7 @@ def cut_partitions(
     store: Path,
     scratch: Path,
     budget: MemoryBudget,
+    kept: KeptCuts | None = None,
 ) -> list[Partition]:
     """About ``count`` partitions by the chosen way."""
     count = min(count, edges.num_nodes)
@@ -141,7 +154,7 @@ def cut_partitions(
         return cut_contiguous(edges, count, row_weight)
     if partitioner == "ldg" or count == 1:
         return cut_greedily(edges, count)
-    return cut_by_metis(store, edges, count, scratch, budget)
+    return cut_by_metis(store, edges, count, scratch, budget, kept)
 
 
 @dataclass(frozen=True)

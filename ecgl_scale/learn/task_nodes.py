@@ -165,7 +165,8 @@ def check_parts(graph: GraphStore, task: Task, labels: NDArray[Any], parts: Part
         raise InvalidInputError(f"task {task.index} ({task.name}) has no node to train on", where=graph.path)
     for part, ids in (("valid", task.valid_ids), ("test", task.test_ids)):
         if not ids.size:
-            on_event(Note(f"task {task.index} ({task.name}) has no {part} node"))
+            on_event(Note(f"task {task.index} ({task.name}) has no {part} node", is_warning=True))
     untrained = np.setdiff1d(labels, labels[parts == TRAIN]).tolist()
     if untrained:
-        on_event(Note(f"task {task.index} ({task.name}) has no train node of the classes {untrained}"))
+        text = f"task {task.index} ({task.name}) has no train node of the classes {untrained}"
+        on_event(Note(text, is_warning=True))

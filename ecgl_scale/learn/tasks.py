@@ -200,7 +200,8 @@ class TaskStream(Sequence[Task]):
                 "there is no task: the store has too few classes or labelled nodes", where=graph.path
             )
         for gone in dropped:
-            on_event(Note(f"class {gone.label} ({gone.num_nodes:,} nodes) is in no task: {gone.reason}"))
+            text = f"class {gone.label} ({gone.num_nodes:,} nodes) is in no task: {gone.reason}"
+            on_event(Note(text, is_warning=True))
         tasks: list[Task] = []
         classes: list[int] = []
         for index, ids in enumerate(collect_ids(graph, len(names), tasks_of)):

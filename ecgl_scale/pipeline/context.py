@@ -24,6 +24,7 @@ from ecgl_scale.pipeline.setup import infer_settings, loss_settings
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.events import EventSink
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
 
@@ -153,7 +154,12 @@ class RunContext:
         norm = infer_settings(config).effective_norm  # as at inference: `sage` averages whatever `norm` says
         weights = self.trainer.weights
         in_blocks = trains_in_blocks(
-            graph.num_nodes, weights.widths, encoder=learn.encoder, dropout=learn.dropout, device=str(weights.device)
+            graph.num_nodes,
+            weights.widths,
+            encoder=learn.encoder,
+            dropout=learn.dropout,
+            device=str(weights.device),
+            is_sparse=isinstance(graph.features, SparseFeatures),
         )
         fields: dict[str, Any] = {
             "propagation": GraphPropagation(graph, norm, threads=config.threads, memory=config.memory),

@@ -140,7 +140,15 @@ class _Work:
         """Seconds of an epoch's products of a graph: by autograd, or in blocks, whose hidden layer is made twice."""
         learn = self._config.learn
         widths, device = [self._num_features, *self._outputs], device_of(learn.device)
-        if trains_in_blocks(num_nodes, widths, encoder=learn.encoder, dropout=learn.dropout, device=device):
+        in_blocks = trains_in_blocks(
+            num_nodes,
+            widths,
+            encoder=learn.encoder,
+            dropout=learn.dropout,
+            device=device,
+            is_sparse=self._is_sparse,
+        )
+        if in_blocks:
             return self._products(num_nodes, first=6.0)
         return self._products(num_nodes, hidden=GRAPH_HIDDEN_COST)
 

@@ -11,17 +11,27 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.plan import plan_run
+from ecgl_scale.pipeline.saved_model import MODEL_NAME, SavedModel, load_model, save_model
 from ecgl_scale.report.metrics import PerformanceMatrix
 from ecgl_scale.run.config import RunConfig, config_from_mapping
-from ecgl_scale.run.durable import write_atomically
+from ecgl_scale.run.durable import storage_errors
 from ecgl_scale.run.events import EventSink, ignore_events
 from ecgl_scale.run.plan import MemoryPlan
 from ecgl_scale.store.graph import GraphStore
+
+PARAMETER_KEYS = {
+    **{name: name for name in ("method", "preset", "setting", "seed", "memory")},
+    **{name: f"learn.{name}" for name in ("hidden", "epochs", "lr", "device")},
+    **{name: f"bank.{name}" for name in ("budget", "diversity_ratio")},
+}
+"""The constructor's parameters that stand for a single key of the config."""
 
 
 class ECGL:
@@ -46,6 +56,8 @@ class ECGL:
         ``MemoryBank``.
     matrix_
         ``PerformanceMatrix``, filled by ``evaluate``.
+    classes_
+        The label of each output.
     """
 
     def __init__(
@@ -79,6 +91,8 @@ class ECGL:
         self.config = config
         self.directory = directory
         self._learner: Learner | None = None
+        self._saved: SavedModel | None = None
+        self._next = 0
         self._remove_temporary: Callable[[], object] | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -108,6 +122,12 @@ class ECGL:
         if task.index == 0:
             self._begin(graph, stream, on_event)
         learner = self._learner
+        if self._saved is not None:
+            raise UsageError(
+                f"task {task.index} cannot be learned by a model that was loaded",
+                expected="a model saved is weights alone: nodes it remembered and the optimizer's moments are gone",
+                fix="begin with task 0, or use `ecgl run`, which can be resumed",
+            )
         if learner is None or learner.stream is not stream or task.index != self._next:
             raise UsageError(
                 f"task {task.index} cannot be learned now",
@@ -119,13 +139,14 @@ class ECGL:
         learner.end_task()
         learner.remember(task)
         self._next += 1
-        self.weights_, self.bank_ = learner.weights, learner.bank
+        self.weights_, self.bank_, self.classes_ = learner.weights, learner.bank, stream.classes
         return self
 
     def evaluate(self, graph: GraphStore, tasks: Sequence[Task]) -> list[float]:
         """Accuracy (macro, percent) on each of these tasks; on all seen ones it fills a row of ``matrix_``."""
-        del graph  # the task graphs were extracted from it
-        learner = self._fitted()
+        if self._saved is not None and self._learner is None:
+            self._reopen(self._saved, graph, tasks)
+        learner = self._fitted()  # which has extracted the task graphs
         last = learner.stream[self._next - 1]
         found = [learner.evaluate(after=last, on=task).macro for task in tasks]
         if [task.index for task in tasks] == list(range(self._next)):
@@ -133,23 +154,54 @@ class ECGL:
         return found
 
     def save(self, path: str | Path) -> None:
-        """Write weights (safetensors) and what they mean (JSON) to a directory."""
-        learner, directory = self._fitted(), Path(path)
-        directory.mkdir(parents=True, exist_ok=True)
-        learner.weights.save(directory / "model.safetensors")
-        about = {
-            "classes": list(learner.stream.classes),
-            "scaling": json.loads(learner.scaling.to_json()),
-            "config": json.loads(json.dumps(learner.config.to_mapping(), default=str)),
-        }
-        write_atomically(directory / "model.json", json.dumps(about, indent=1))
+        """Write weights (safetensors) and what they mean (JSON) to a directory, for ``load`` and ``ecgl infer``."""
+        directory, saved = Path(path), self._saved
+        if saved is None:
+            learner = self._fitted()
+            more = {
+                "tasks_learned": self._next,
+                "split_hash": learner.stream.split_hash,
+                "matrix": self.matrix_.to_lists(),
+            }
+            saved = SavedModel(learner.config, learner.weights, learner.stream.classes, learner.scaling, more)
+        with storage_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        config = saved.config.to_mapping()
+        save_model(directory, saved.weights, saved.classes, saved.scaling, config=config, **saved.more)
+
+    @classmethod
+    def load(cls, path: str | Path) -> ECGL:
+        """A model that ``save`` or ``ecgl run`` wrote: parameters, ``weights_``, ``classes_`` and what ``matrix_`` was.
+
+        It can evaluate tasks of the same stream, but learn only from the first on: it remembers no nodes.
+        """
+        saved = load_model(Path(path))
+        model = cls(**_params_of(saved.config))
+        model._saved = saved
+        model.weights_, model.classes_ = saved.weights, saved.classes
+        if "matrix" in saved.more:
+            model.matrix_ = PerformanceMatrix.from_lists(saved.more["matrix"])
+        return model
 
     @staticmethod
     def load_weights(path: str | Path) -> SharedWeights:
         """Weights that ``save`` wrote."""
-        return SharedWeights.load(Path(path) / "model.safetensors")
+        return SharedWeights.load(Path(path) / MODEL_NAME)
 
-    def _begin(self, graph: GraphStore, stream: TaskStream, on_event: EventSink) -> None:
+    def _reopen(self, saved: SavedModel, graph: GraphStore, tasks: Sequence[Task]) -> None:
+        """A learner for a model that was loaded, as soon as there are tasks."""
+        stream = tasks[0].stream if tasks else None
+        if stream is None or stream.split_hash != saved.more.get("split_hash"):
+            raise UsageError("these tasks are not those the model was trained on", expected="the same stream and split")
+        learner = self._begin(graph, stream, ignore_events)
+        with torch.no_grad():
+            for parameter, value in zip(learner.weights.parameters(), saved.weights.parameters(), strict=True):
+                parameter.copy_(value)
+        self._saved, self._next, self.weights_ = saved, int(saved.more["tasks_learned"]), learner.weights
+        if "matrix" in saved.more:
+            self.matrix_ = PerformanceMatrix.from_lists(saved.more["matrix"])
+
+    def _begin(self, graph: GraphStore, stream: TaskStream, on_event: EventSink) -> Learner:
         if graph.num_nodes != stream.num_nodes:
             raise UsageError(
                 f"the tasks are of a graph of {stream.num_nodes:,} nodes, this one has {graph.num_nodes:,}",
@@ -163,9 +215,10 @@ class ECGL:
         if self.directory is None:
             self._remove_temporary = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
-        self._learner = Learner(config, graph, stream, directory, on_event)
+        self._learner = learner = Learner(config, graph, stream, directory, on_event)
         self.matrix_ = PerformanceMatrix.empty(len(stream))
-        self._next = 0
+        self._saved, self._next = None, 0
+        return learner
 
     def _config(self, graph: GraphStore) -> RunConfig:
         given = {
@@ -190,3 +243,13 @@ class ECGL:
         if self._learner is None or not self._next:
             raise UsageError("nothing has been learned yet", fix="call fit_task first")
         return self._learner
+
+
+def _params_of(config: RunConfig) -> dict[str, Any]:
+    """The constructor's arguments that give this config, but for the store, which is that of the graph it is given."""
+    keys: dict[str, Any] = {}
+    for name, value in config.to_mapping().items():
+        keys.update({f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value})
+    params = {name: keys.pop(key) for name, key in PARAMETER_KEYS.items()}
+    del keys["store"]
+    return {**params, "config": keys}

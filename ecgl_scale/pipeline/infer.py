@@ -1,10 +1,10 @@
-"""``ecgl infer``: predict every node of a store, this or another, with a finished run's weights."""
+"""``ecgl infer``: predict every node of a store, this or another, with a finished run's or a saved model's weights."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
+import os
 import shutil
 import time
 from contextlib import suppress
@@ -17,20 +17,19 @@ import numpy as np
 from ecgl_scale.errors import EcglError, InvalidInputError, UsageError
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference
 from ecgl_scale.infer.propagate import plan_propagated, propagate_features
-from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.learn.scaling import Scaling
-from ecgl_scale.pipeline.directory import CONFIG_NAME
-from ecgl_scale.pipeline.learner import ABOUT_NAME, MODEL_NAME
+from ecgl_scale.pipeline.saved_model import SavedModel, load_model
 from ecgl_scale.pipeline.setup import infer_settings
-from ecgl_scale.run.config import RunConfig, load_config
-from ecgl_scale.run.durable import storage_errors
+from ecgl_scale.run.durable import fsync_directory, storage_errors
 from ecgl_scale.run.events import EventSink, ignore_events
 from ecgl_scale.run.memory import MemoryBudget, PeakSampler, own_memory_bytes
+from ecgl_scale.run.output_file import check_output_file
 from ecgl_scale.run.plan import MemoryPlan, StagePlan
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB
 
 _log = logging.getLogger(__name__)
+RUN_TABLES = ("metrics.parquet", "split.parquet")
+"""Of a run's own files, those that are Parquet as predictions are."""
 WRITE_ROWS = 1 << 16
 WRITE_COPIES, WRITTEN_ROW_BYTES = 3, 100
 """Of the outputs of rows that are written at once, in float64; and of the row itself, on its way through Arrow."""
@@ -49,58 +48,85 @@ def infer_store(
 ) -> dict[str, Any]:
     """Write ``node, label, score`` of every node to a Parquet file; ``score`` is the softmax of the label's output.
 
+    ``memory`` and ``threads`` are those of the run's config where they are not given.
+
     Raises
     ------
     InvalidInputError
-        There is no finished run.
+        There is no finished run or saved model, its files do not belong together, or ``out`` cannot be written.
     UsageError
         The store's features are not those the run was trained on.
     """
-    config, weights, classes, scaling = _load_model(run)
+    target = check_output_file(out)
+    _refuse_own_files(run, target)
+    model = load_model(run)
+    config, weights = model.config, model.weights
+    memory = config.memory if memory is None else memory
+    threads = config.threads if threads is None else threads
     graph = GraphStore.open(store)
+    graph.require_features()
     if graph.num_features != weights.num_features:
         raise UsageError(
             f"the store has {graph.num_features} features, the run was trained on {weights.num_features}",
             where=store,
             expected="a store with the same features",
         )
-    plan = _plan(config, weights, graph, memory, threads)
+    _warn(model, graph)
+    plan = _plan(model, graph, memory, threads)
     _log.info(plan.summary())
-    work = out.absolute().with_name(f".{out.name}.work")
+    work = target.absolute().with_name(f".{target.name}.work")
     with storage_errors(out):
-        work.mkdir(parents=True, exist_ok=True)
+        work.mkdir(exist_ok=True)
     result: Any
     try:
         with PeakSampler() as sampler:
             if config.learn.num_hops:
-                result = _infer_propagated(config, weights, graph, scaling, work, memory, threads, on_event)
+                result = _infer_propagated(model, graph, work, memory, threads, on_event)
             else:
                 found = infer_logits(
                     graph,
                     weights.arrays(),
                     settings=infer_settings(config),
-                    scaling=scaling,
+                    scaling=model.scaling,
                     memory=memory,
                     threads=threads,
                     work_directory=work,
                     on_event=on_event,
                 )
                 result = {"logits": found.logits, "seconds": found.seconds, "backend": found.backend}
-            _write(out, result.pop("logits"), np.array(classes, np.int64))
+            _write(target, result.pop("logits"), np.array(model.classes, np.int64))
     except EcglError:
         with suppress(OSError):
             work.rmdir()  # only where nothing is in it that the same command could go on with
         raise
     shutil.rmtree(work, ignore_errors=True)
-    about = {"out": str(out), "num_nodes": graph.num_nodes, "num_classes": len(classes), **result}
+    about = {"out": str(out), "num_nodes": graph.num_nodes, "num_classes": len(model.classes), **result}
     return {**about, "peak_bytes": sampler.peak_bytes, "plan": plan.as_json()}
 
 
-def _plan(
-    config: RunConfig, weights: SharedWeights, graph: GraphStore, memory: str | None, threads: int | None
-) -> MemoryPlan:
+def _refuse_own_files(run: Path, target: Path) -> None:
+    """Predictions may go beside a run's files, but never in the place of one."""
+    is_inside = run.resolve() in target.resolve().parents
+    if is_inside and target.exists() and (target.suffix != ".parquet" or target.name in RUN_TABLES):
+        raise InvalidInputError("this file belongs to the run", where=target, fix="choose another --out")
+
+
+def _warn(model: SavedModel, graph: GraphStore) -> None:
+    """What is not as someone might expect, and no error."""
+    if model.config.setting == "task-il":
+        _log.warning(
+            "the model was trained for task-il, but nothing says which task a node is of: "
+            "every node is predicted among all %d classes (class-il), where such models do worse",
+            len(model.classes),
+        )
+    partitions = model.config.infer.partitions
+    if partitions != "auto" and partitions > graph.num_nodes:
+        _log.warning("infer.partitions is %d; the store is cut into its %d nodes", partitions, graph.num_nodes)
+
+
+def _plan(model: SavedModel, graph: GraphStore, memory: str | None, threads: int | None) -> MemoryPlan:
     """What predicting and writing will need; reads nothing."""
-    held, widths = own_memory_bytes(), weights.widths
+    config, held, widths = model.config, own_memory_bytes(), model.weights.widths
     logits = 4 * graph.num_nodes * widths[-1]
     if config.learn.num_hops:
         stage = plan_propagated(graph, config.learn.num_hops, norm=config.infer.norm, memory=memory, threads=threads)
@@ -114,27 +140,9 @@ def _plan(
     return MemoryPlan(stages, held, MemoryBudget.of(memory))
 
 
-def _load_model(run: Path) -> tuple[RunConfig, SharedWeights, list[int], Scaling]:
-    try:
-        about = json.loads((run / ABOUT_NAME).read_text(encoding="utf-8"))
-        classes, scaling = about["classes"], Scaling.from_json(json.dumps(about["scaling"]))
-    except (OSError, ValueError, KeyError) as error:
-        raise InvalidInputError(
-            "this is not the directory of a finished run", where=run, fix="let it finish: ecgl run --resume"
-        ) from error
-    weights = SharedWeights.load(run / MODEL_NAME)
-    if weights.num_classes != len(classes):
-        raise InvalidInputError(
-            f"the weights have {weights.num_classes} outputs for {len(classes)} classes", where=run / MODEL_NAME
-        )
-    return load_config(run / CONFIG_NAME), weights, classes, scaling
-
-
 def _infer_propagated(
-    config: RunConfig,
-    weights: SharedWeights,
+    model: SavedModel,
     graph: GraphStore,
-    scaling: Scaling,
     work: Path,
     memory: str | None,
     threads: int | None,
@@ -142,12 +150,12 @@ def _infer_propagated(
 ) -> dict[str, Any]:
     import torch
 
-    started = time.perf_counter()
+    started, weights = time.perf_counter(), model.weights
     features = propagate_features(
         graph,
-        config.learn.num_hops,
-        norm=config.infer.norm,
-        scaling=scaling,
+        model.config.learn.num_hops,
+        norm=model.config.infer.norm,
+        scaling=model.scaling,
         memory=memory,
         threads=threads,
         work_directory=work,
@@ -168,15 +176,23 @@ def _write(out: Path, logits: Any, classes: Any) -> None:
     schema = pa.schema([("node", pa.int64()), ("label", pa.int64()), ("score", pa.float32())])
     partial = out.with_name(f".{out.name}.partial")
     with storage_errors(out, needed_bytes=20 * len(logits)):
-        with pq.ParquetWriter(partial, schema) as writer:
-            for start in range(0, len(logits), WRITE_ROWS):
-                rows = np.asarray(logits[start : start + WRITE_ROWS], np.float64)
-                best = rows.argmax(axis=1)
-                shifted = np.exp(rows - rows.max(axis=1, keepdims=True))
-                score = 1.0 / shifted.sum(axis=1)
-                if not math.isfinite(float(score.sum())):
-                    where = f"nodes {start} to {start + len(rows) - 1}"
-                    raise InvalidInputError("an output is not finite", where=where)
-                columns = (np.arange(start, start + len(rows)), classes[best], score.astype(np.float32))
-                writer.write_table(pa.table([pa.array(column) for column in columns], schema=schema))
-        partial.replace(out)
+        try:
+            with partial.open("wb") as file:
+                with pq.ParquetWriter(file, schema) as writer:
+                    for start in range(0, len(logits), WRITE_ROWS):
+                        columns = _columns(np.asarray(logits[start : start + WRITE_ROWS], np.float64), start, classes)
+                        writer.write_table(pa.table([pa.array(column) for column in columns], schema=schema))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(out)
+            fsync_directory(out.absolute().parent)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _columns(rows: Any, start: int, classes: Any) -> tuple[Any, Any, Any]:
+    """Node, label and score of rows of outputs."""
+    score = 1.0 / np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1)
+    if not math.isfinite(float(score.sum())):
+        raise InvalidInputError("an output is not finite", where=f"nodes {start} to {start + len(rows) - 1}")
+    return np.arange(start, start + len(rows)), classes[rows.argmax(axis=1)], score.astype(np.float32)

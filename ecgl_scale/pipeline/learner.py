@@ -5,7 +5,6 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -28,10 +27,10 @@ from ecgl_scale.pipeline.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.pipeline.context import RunContext
 from ecgl_scale.pipeline.directory import WORK_NAME
 from ecgl_scale.pipeline.predict import Predictor
+from ecgl_scale.pipeline.saved_model import save_model
 from ecgl_scale.pipeline.setup import scaling_of
 from ecgl_scale.report.metrics import Accuracy, accuracy
 from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.durable import write_atomically
 from ecgl_scale.run.events import EventSink
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
@@ -39,8 +38,6 @@ from ecgl_scale.store.threads import available_cores
 
 BANK_NAME = "bank.arrow"
 SMALL_EPOCH_FLOPS = 2e8
-MODEL_NAME = "weights/model.safetensors"
-ABOUT_NAME = "weights/model.json"
 
 
 class Learner:
@@ -221,11 +218,11 @@ class Learner:
 
     def save_model(self) -> None:
         """What ``ecgl infer`` needs: the weights, the class of each output, the scaling."""
-        path = self.directory / MODEL_NAME
-        path.parent.mkdir(exist_ok=True)
-        self.weights.save(path)
-        about = {"classes": list(self.stream.classes), "scaling": json.loads(self.scaling.to_json())}
-        write_atomically(self.directory / ABOUT_NAME, json.dumps(about))
+        directory = self.directory / WEIGHTS_DIRECTORY
+        directory.mkdir(exist_ok=True)
+        stream = self.stream
+        about = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
+        save_model(directory, self.weights, stream.classes, self.scaling, **about)
 
 
 @contextmanager

@@ -119,4 +119,11 @@ def _in_blocks(sizes: RunSizes, num_nodes: int) -> bool:
     learn = sizes.config.learn
     # `auto` is planned as the CPU: what a GPU needs is its own memory.
     device = "cpu" if learn.device == "auto" else learn.device
-    return trains_in_blocks(num_nodes, sizes.widths, encoder=learn.encoder, dropout=learn.dropout, device=device)
+    return trains_in_blocks(
+        num_nodes,
+        sizes.widths,
+        encoder=learn.encoder,
+        dropout=learn.dropout,
+        device=device,
+        is_sparse=sizes.values_a_row is not None,
+    )

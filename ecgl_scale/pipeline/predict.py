@@ -107,6 +107,7 @@ class Predictor:
             memory=self._config.memory,
             threads=self._config.threads,
             work_directory=directory,
+            cuts_directory=self._graphs.directory,
             on_event=self._on_event,
         )
         logits = np.array(result.logits[positions_of(nodes, ids)], np.float32)

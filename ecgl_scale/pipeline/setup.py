@@ -19,6 +19,13 @@ def open_store(config: RunConfig) -> GraphStore:
     graph.require_features()
     if graph.num_classes is None:
         raise UsageError("the store has no labels", where=graph.path, fix="ingest it again with its labels")
+    if config.infer.partitions != "auto" and config.infer.partitions > graph.num_nodes:
+        raise UsageError(
+            f"infer.partitions is {config.infer.partitions:,}, but the store has {graph.num_nodes:,} nodes",
+            where=graph.path,
+            expected="at most a part a node",
+            fix="set infer.partitions=auto",
+        )
     return graph
 
 

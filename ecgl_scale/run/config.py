@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from ecgl_scale.errors import UsageError
 from ecgl_scale.run.config_errors import usage_error
@@ -43,6 +44,7 @@ from ecgl_scale.run.presets import DEFAULT_PRESET, PRESETS
 from ecgl_scale.units import parse_bytes
 
 __all__ = [
+    "METHOD_NAMES",
     "NOT_IN_DIGEST",
     "BankConfig",
     "InferConfig",
@@ -70,6 +72,11 @@ NOT_IN_DIGEST = (
 NOT_CHANGES = (*NOT_IN_DIGEST, "store", "method", "preset", "setting", "seed")
 """Keys that results name by themselves, or that change none: they are no departure from a preset."""
 
+METHOD_NAMES = (
+    "ecgl", "finetune", "joint", "lwf", "ewc", "mas", "gem", "twp", "ergnn", "ssm", "cat", "dygrain", "continualgnn",
+)  # fmt: skip
+OWN_METHOD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+"""A method of the user's own, imported from where Python finds modules."""
 _MAX_SEED = 2**63 - 1  # torch and numpy both take it
 
 
@@ -92,6 +99,13 @@ def _checked_memory(given: object) -> object:
     return text
 
 
+def _checked_method(given: str) -> str:
+    if given not in METHOD_NAMES and not OWN_METHOD.fullmatch(given):
+        raise ValueError("no such method")
+    return given
+
+
+_Method = Annotated[str, AfterValidator(_checked_method)]
 _Path = Annotated[Path, BeforeValidator(_checked_path), Field(strict=False)]
 _Memory = Annotated[str, BeforeValidator(_checked_memory)]
 
@@ -102,12 +116,15 @@ class RunConfig(Section):
     store: _Path = Field(
         description="The graph, as `ecgl ingest` or `ecgl generate` made it.", json_schema_extra=values("path")
     )
-    method: Literal[
-        "ecgl", "finetune", "joint", "lwf", "ewc", "mas", "gem", "twp", "ergnn", "ssm", "cat", "dygrain", "continualgnn"
-    ] = Field(
+    method: _Method = Field(
         default="ecgl",
         description="E-CGL; `finetune` forgets freely (lower bound); `joint` keeps all data (upper bound); "
-        "the others are those of the paper's tables, `dygrain` as a reconstruction: there is no public code.",
+        "the others are those of the paper's tables, `dygrain` as a reconstruction: there is no public code. "
+        "A class of your own: see docs/adding-a-method.md.",
+        json_schema_extra={
+            "enum": list(METHOD_NAMES),
+            **values(", ".join(f"`{name}`" for name in METHOD_NAMES) + " or `package.module:Class`"),
+        },
     )
     preset: Literal["paper", "reference", "plus"] = Field(
         default="plus", description="Values for the keys under Presets."

@@ -190,6 +190,12 @@ class BankConfig(Section):
                 "bank.budget is 0, but bank.quota is class",
                 fix="give a budget, or set `quota: none` to remember nothing",
             )
+        if not self.importance and not self.diversity and self.select != "random":
+            raise UsageError(
+                "bank.importance and bank.diversity are both false, so nothing is left to choose nodes by",
+                expected="one of them true",
+                fix="set bank.select=random to choose at random",
+            )
         return self
 
 
@@ -228,4 +234,6 @@ class InferConfig(Section):
     partitioner: Literal["contiguous", "ldg", "metis"] = Field(
         default="contiguous", description="How the graph is cut: runs of rows, streaming greedy, or METIS."
     )
-    partitions: Literal["auto"] | Size = Field(default="auto", description="Parts. `auto`: as few as fit the memory.")
+    partitions: Literal["auto"] | Size = Field(
+        default="auto", description="Parts, at most one a node. `auto`: as few as fit the memory."
+    )

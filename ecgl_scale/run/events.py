@@ -54,6 +54,8 @@ class Note:
     """Something a user should know that is not an error."""
 
     text: str
+    is_warning: bool = False
+    """Results are not of all that the user gave: said even where no progress is shown."""
 
 
 @dataclass(frozen=True)

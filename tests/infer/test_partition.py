@@ -180,3 +180,68 @@ def test_metis_is_refused_where_its_memory_would_not_fit(clustered, tmp_path):
         cut_partitions(
             "metis", EdgeRows(clustered), 4, store=clustered.path, scratch=tmp_path, budget=MemoryBudget(1 << 16, "x")
         )
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Parts that METIS was asked for, in place of which nodes are dealt out in turn."""
+    found = []
+
+    def deal(store, edges, count, scratch, budget):
+        found.append(count)
+        return np.arange(edges.num_nodes, dtype=np.int32) % count
+
+    monkeypatch.setattr(partition, "_run_metis", deal)
+    return found
+
+
+def infer_by_metis(graph, count, directory):
+    settings = InferSettings(backend="numba", partitioner="metis", partitions=count)
+    work, layers = directory / "work", layers_of(10, 16, 5)
+    return infer_logits(graph, layers, settings=settings, work_directory=work, cuts_directory=directory).logits
+
+
+def test_a_kept_cut_is_not_made_again(clustered, graph, tmp_path, calls):
+    first = infer_by_metis(clustered, 8, tmp_path)
+    np.testing.assert_array_equal(infer_by_metis(clustered, 8, tmp_path), first)
+    assert calls == [8]
+    [kept] = tmp_path.glob("*-8.metis.npy")
+    np.testing.assert_array_equal(np.load(kept), np.arange(320) % 8)
+    infer_by_metis(clustered, 4, tmp_path)
+    assert calls == [8, 4]
+    other = build_graph(tmp_path / "other", 320, np.array([[0, 1], [1, 2]]), matrix(320, 10))
+    infer_by_metis(other, 8, tmp_path)
+    assert calls == [8, 4, 8]
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        np.arange(319, dtype=np.int32) % 8,
+        np.full(320, 8, np.int32),
+        np.full(320, -1, np.int32),
+        np.zeros(320, np.float32),
+        b"",
+        b"\x93NUMPY",
+        b"no array at all",
+    ],
+)
+def test_a_kept_cut_that_is_damaged_is_made_again(clustered, tmp_path, calls, damaged):
+    first = infer_by_metis(clustered, 8, tmp_path)
+    [kept] = tmp_path.glob("*.metis.npy")
+    if isinstance(damaged, bytes):
+        kept.write_bytes(damaged)
+    else:
+        np.save(kept, damaged)
+    np.testing.assert_array_equal(infer_by_metis(clustered, 8, tmp_path), first)
+    assert calls == [8, 8]
+    np.testing.assert_array_equal(np.load(kept), np.arange(320) % 8)
+
+
+def test_without_a_directory_no_cut_is_kept(clustered, tmp_path, calls):
+    settings = InferSettings(backend="numba", partitioner="metis", partitions=8)
+    for _ in range(2):
+        infer_logits(clustered, layers_of(10, 16, 5), settings=settings, work_directory=tmp_path / "w")
+    assert calls == [8, 8]
+    assert list(tmp_path.rglob("*.npy")) == []

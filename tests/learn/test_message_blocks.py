@@ -103,11 +103,11 @@ def test_outputs_are_the_same_with_and_without_a_gradient(graph: GraphStore, tmp
 
 def test_small_graphs_and_other_networks_are_trained_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_blocks, "WHOLE_BELOW_BYTES", 4 * 100 * 16)
-    plain: dict[str, Any] = {"encoder": "gcn", "dropout": 0.0, "device": "cpu"}
+    plain: dict[str, Any] = {"encoder": "gcn", "dropout": 0.0, "device": "cpu", "is_sparse": False}
     assert trains_in_blocks(101, (8, 16, 3), **plain)
     assert not trains_in_blocks(100, (8, 16, 3), **plain)
     assert not trains_in_blocks(101, (8, 16, 16, 3), **plain)
-    for other in ({"encoder": "sgc"}, {"dropout": 0.5}, {"device": "cuda"}):
+    for other in ({"encoder": "sgc"}, {"dropout": 0.5}, {"device": "cuda"}, {"is_sparse": True}):
         assert not trains_in_blocks(101, (8, 16, 3), **{**plain, **other})
 
 

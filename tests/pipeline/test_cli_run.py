@@ -86,9 +86,25 @@ def test_plan_prints_a_table_or_one_json_object(config: Path) -> None:
     for word in ("extract", "train", "remember", "evaluate", "fits the budget"):
         assert word in shown.stdout
     found = json.loads(run_cli("plan", config, "--memory", "8GiB", "--json").stdout)
-    assert found.keys() == {"budget_bytes", "budget_from", "held_bytes", "peak_bytes", "fits", "seconds", "stages"}
+    keys = {"budget_bytes", "budget_from", "held_bytes", "peak_bytes", "fits", "seconds", "stages", "dropped_classes"}
+    assert found.keys() == keys
+    assert found["dropped_classes"] == []
     assert found["budget_bytes"] == 8 << 30
     assert found["fits"] is True
+
+
+@pytest.mark.parametrize("options", [(), ("--no-progress",), ("--log-level", "warning"), ("--quiet",)])
+def test_classes_that_are_in_no_task_are_said_once(config: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    order = ("--set", "tasks.class_order=[5, 3, 1, 0, 2]", "--set", "learn.epochs=1")
+    said = ["class 4 (150 nodes) is in no task: not in the class order", "class 2 (150 nodes) is in no task: alone in"]
+    for command in (("plan", config), ("run", config, "--out", tmp_path / "run"), ("run", config, "--dry-run")):
+        ran = run_cli(*options, *command, *order)
+        assert ran.code == 0, ran.stderr
+        counts = [ran.stderr.count(words) for words in said]
+        assert counts == ([0, 0] if "--quiet" in options else [1, 1]), ran.stderr
+    if not options:
+        found = json.loads(run_cli("plan", config, *order, "--json").stdout)["dropped_classes"]
+        assert [(gone["label"], gone["num_nodes"]) for gone in found] == [(4, 150), (2, 150)]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",), ("--out", "run")])
@@ -157,6 +173,7 @@ def test_infer_gives_label_ids_where_classes_came_in_another_order(config: Path,
         ("tasks.class_order=[0, 77]", ["77"]),
         ("tasks.class_order=[0, 0]", ["0"]),
         ("tasks.split=store", ["split"]),
+        ("infer.partitions=901", ["infer.partitions is 901", "900 nodes"]),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "run"])
@@ -329,7 +346,7 @@ def test_infer_refuses_a_store_without_features(finished: tuple[Path, Result], d
     store = write_store(tmp_path / "bare.ecgl", drawn, x=None)
     ran = _infer(finished[0], store, tmp_path / "found.parquet")
     assert ran.code == 2
-    assert "features" in ran.stderr
+    assert "the store has no features" in ran.stderr
 
 
 def _more_classes(run: Path) -> None:
@@ -339,6 +356,27 @@ def _more_classes(run: Path) -> None:
 
 def _other_widths(run: Path) -> None:
     SharedWeights.create(16, [24], 9).save(run / "weights" / "model.safetensors")
+
+
+def _other_hidden(run: Path) -> None:
+    """The file of a run with another hidden width: as many features and classes."""
+    SharedWeights.create(16, [32], 6).save(run / "weights" / "model.safetensors")
+
+
+def _more_layers(run: Path) -> None:
+    SharedWeights.create(16, [24, 24], 6).save(run / "weights" / "model.safetensors")
+
+
+def _other_features(run: Path) -> None:
+    SharedWeights.create(20, [24], 6).save(run / "weights" / "model.safetensors")
+
+
+def _no_biases(run: Path) -> None:
+    SharedWeights.create(16, [24], 6, bias=False).save(run / "weights" / "model.safetensors")
+
+
+def _bad_config(run: Path) -> None:
+    (run / "config.yaml").write_text("store: a.ecgl\nlearn: {epoch: 3}\n")
 
 
 def _cut_weights(run: Path) -> None:
@@ -364,6 +402,11 @@ def _no_scaling(run: Path) -> None:
     [
         (_more_classes, "6 outputs for 9 classes"),
         (_other_widths, "9 outputs for 6 classes"),
+        (_other_hidden, "widths [16, 24, 6], as the config has them"),
+        (_more_layers, "the weights have the widths [16, 24, 24, 6]"),
+        (_other_features, "the weights have the widths [20, 24, 6]"),
+        (_no_biases, "learn.bias is true"),
+        (_bad_config, "there is no key learn.epoch"),
         (_cut_weights, "model.safetensors"),
         (_no_weights, "model.safetensors"),
         (_cut_about, "not the directory of a finished run"),
@@ -409,3 +452,83 @@ def test_infer_over_budget_exits_with_4(finished: tuple[Path, Result], store: Pa
     assert ran.code == 4, ran.stderr
     assert out.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["found.parquet"]
+
+
+@pytest.mark.parametrize("place", ["store", "directory", "missing folder", "weights", "split"])
+def test_infer_looks_at_its_output_before_it_computes(
+    finished: tuple[Path, Result], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    run, copy = tmp_path / "run", tmp_path / "copy.ecgl"
+    shutil.copytree(finished[0], run)
+    shutil.copytree(store, copy)
+    (tmp_path / "mine").mkdir()
+    out, words = {
+        "store": (copy / "manifest.json", "into a store"),
+        "directory": (tmp_path / "mine", "this is a directory"),
+        "missing folder": (tmp_path / "none" / "found.parquet", "there is no folder"),
+        "weights": (run / "weights" / "model.safetensors", "belongs to the run"),
+        "split": (run / "split.parquet", "belongs to the run"),
+    }[place]
+    before = _contents(tmp_path)
+
+    def compute(*_: object, **__: object) -> None:
+        pytest.fail("it was computed in vain")
+
+    monkeypatch.setattr("ecgl_scale.pipeline.infer.infer_logits", compute)
+    ran = run_cli("infer", run, copy, "--out", out)
+    assert ran.code == 3, ran.stderr
+    assert words in ran.stderr
+    assert _contents(tmp_path) == before
+    assert not (tmp_path / "none").exists()
+
+
+def test_infer_that_fails_while_it_writes_leaves_no_part_of_a_file(
+    finished: tuple[Path, Result], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "found.parquet"
+    out.write_text("old")
+    monkeypatch.setattr("ecgl_scale.pipeline.infer._columns", fail)
+    ran = run_cli("infer", finished[0], store, "--out", out)
+    assert ran.code == 5, ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["found.parquet"]
+    assert out.read_text() == "old"
+
+
+def test_infer_keeps_to_the_memory_and_threads_of_the_run(
+    finished: tuple[Path, Result], store: Path, tmp_path: Path
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "found.parquet"
+    shutil.copytree(finished[0], run)
+    text = (run / "config.yaml").read_text()
+    assert "memory: null" in text
+    (run / "config.yaml").write_text(text.replace("memory: null", "memory: 16MiB"))
+    refused = run_cli("infer", run, store, "--out", out)
+    assert refused.code == 4
+    assert "the budget is 16 MiB" in refused.stderr
+    ran = run_cli("infer", run, store, "--out", out, "--memory", "2GiB", "--json")
+    assert ran.code == 0, ran.stderr
+    assert json.loads(ran.stdout)["plan"]["budget_bytes"] == 2 << 30
+
+
+def test_infer_says_that_it_does_not_know_the_task_of_a_node(config: Path, store: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "found.parquet"
+    assert run_cli("--quiet", "run", config, "--out", run, "--set", "setting=task-il").code == 0
+    ran = run_cli("--log-level", "warning", "infer", run, store, "--out", out)
+    assert ran.code == 0, ran.stderr
+    assert "predicted among all 6 classes (class-il)" in ran.stderr
+    assert run_cli("--quiet", "infer", run, store, "--out", out).stderr == ""
+
+
+def test_infer_on_a_store_with_fewer_nodes_than_partitions_says_so(
+    finished: tuple[Path, Result], store: Path, tmp_path: Path
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "found.parquet"
+    shutil.copytree(finished[0], run)
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("partitions: auto", "partitions: 5000"))
+    ran = run_cli("infer", run, store, "--out", out)
+    assert ran.code == 0, ran.stderr
+    assert "infer.partitions is 5000; the store is cut into its 900 nodes" in ran.stderr

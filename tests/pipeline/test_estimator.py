@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale import ECGL, GraphStore, TaskStream
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.pipeline.run import run
 from ecgl_scale.run.config import config_from_mapping
+from tests.cli_runner import run_cli
 from tests.pipeline.streams import Drawn, draw_graph, read_json, write_store
 
 SETTINGS: dict[str, Any] = {"hidden": [24], "budget": 40, "diversity_ratio": 0.25, "epochs": 6, "lr": 0.02}
@@ -194,6 +197,79 @@ def test_saved_weights_are_read_again(learned: ECGL, tmp_path: Path) -> None:
     assert read_json(tmp_path / "model" / "model.json")["classes"] == [0, 1, 2, 3, 4, 5]
     with pytest.raises(InvalidInputError):
         ECGL.load_weights(tmp_path / "none")
+
+
+def test_a_saved_model_is_loaded_and_evaluates_as_before(
+    learned: ECGL, graph: GraphStore, tasks: TaskStream, tmp_path: Path
+) -> None:
+    learned.save(tmp_path / "model")
+    loaded = ECGL.load(tmp_path / "model")
+    assert loaded.matrix_ == learned.matrix_
+    assert loaded.classes_ == learned.classes_ == tuple(range(6))
+    wanted, found = learned._config(graph), loaded._config(graph)
+    assert found == wanted
+    assert loaded.evaluate(graph, list(tasks)) == learned.evaluate(graph, list(tasks))
+    assert loaded.matrix_ == learned.matrix_
+    loaded.save(tmp_path / "again")
+    assert read_json(tmp_path / "again" / "model.json") == read_json(tmp_path / "model" / "model.json")
+    again = ECGL.load(tmp_path / "again").weights_.arrays()
+    assert all(np.array_equal(one, two) for one, two in zip(again[0], learned.weights_.arrays()[0], strict=True))
+
+
+def test_every_parameter_and_key_is_loaded_as_it_was(graph: GraphStore, tasks: TaskStream, tmp_path: Path) -> None:
+    keys = {"rank.tol": 1e-6, "learn.bias": False, "threads": 1, "ewc.lambda": 3.0, "tasks.column": None}
+    model = ECGL([8], budget=7, epochs=1, setting="task-il", preset="paper", seed=3, memory="2GiB", config=keys)
+    model.fit_task(graph, tasks[0]).save(tmp_path / "model")
+    loaded = ECGL.load(tmp_path / "model")
+    assert loaded._config(graph) == model._config(graph)
+    params = loaded.get_params()
+    assert {name: value for name, value in model.get_params().items() if params[name] != value}.keys() <= {"config"}
+
+
+def test_a_loaded_model_learns_only_from_the_first_task_on(
+    learned: ECGL, graph: GraphStore, tasks: TaskStream, tmp_path: Path
+) -> None:
+    model = ECGL(**SETTINGS).fit_task(graph, tasks[0])
+    model.save(tmp_path / "model")
+    loaded = ECGL.load(tmp_path / "model")
+    for _ in range(2):  # before it has evaluated, and afterwards
+        with pytest.raises(UsageError, match="cannot be learned by a model that was loaded"):
+            loaded.fit_task(graph, tasks[1])
+        loaded.evaluate(graph, [tasks[0]])
+    learn(loaded, graph, tasks)
+    assert loaded.matrix_ == learned.matrix_
+
+
+def test_a_loaded_model_refuses_tasks_it_was_not_trained_on(learned: ECGL, graph: GraphStore, tmp_path: Path) -> None:
+    learned.save(tmp_path / "model")
+    other = TaskStream.class_incremental(graph, classes_per_task=2, seed=1)
+    with pytest.raises(UsageError, match="not those the model was trained on"):
+        ECGL.load(tmp_path / "model").evaluate(graph, [other[0]])
+    with pytest.raises(InvalidInputError, match="nor of a saved model"):
+        ECGL.load(tmp_path)
+
+
+def test_infer_predicts_with_a_saved_model(learned: ECGL, graph: GraphStore, tasks: TaskStream, tmp_path: Path) -> None:
+    learned.save(tmp_path / "model")
+    ran = run_cli("infer", tmp_path / "model", graph.path, "--out", tmp_path / "found.parquet")
+    assert ran.code == 0, ran.stderr
+    config = learned._config(graph)
+    run(config, tmp_path / "run")
+    assert run_cli("infer", tmp_path / "run", graph.path, "--out", tmp_path / "same.parquet").code == 0
+    assert pq.read_table(tmp_path / "found.parquet").equals(pq.read_table(tmp_path / "same.parquet"))
+    assert ECGL.load(tmp_path / "run").evaluate(graph, list(tasks)) == learned.evaluate(graph, list(tasks))
+
+
+@pytest.mark.parametrize("config", [{"learn": {"epoch": 3}}, "none", [1]])
+def test_infer_refuses_a_saved_model_whose_config_is_damaged(
+    learned: ECGL, graph: GraphStore, tmp_path: Path, config: Any
+) -> None:
+    learned.save(tmp_path / "model")
+    path = tmp_path / "model" / "model.json"
+    path.write_text(json.dumps({**read_json(path), "config": config}))
+    ran = run_cli("infer", tmp_path / "model", graph.path, "--out", tmp_path / "found.parquet")
+    assert ran.code == 3, ran.stderr
+    assert "the model's config cannot be read" in ran.stderr
 
 
 def test_its_own_directory_goes_with_it_and_a_given_one_stays(

@@ -56,6 +56,15 @@ def test_propagated_features_of_a_task_are_in_a_file(store: Path, cache: Path, t
     assert found.shape == (stream[0].node_ids.size, graph.num_features)
 
 
+def test_a_graph_is_planned_in_blocks_from_a_hidden_layer_of_32_mib_on(store: Path, cache: Path) -> None:
+    """300 nodes a task; what memory there is makes no difference, as blocks round otherwise."""
+    for hidden, is_whole in ((27_000, True), (29_000, False)):
+        for memory in ("64GiB", "8GiB"):
+            keys = ("learn.train_as=gcn", f"learn.hidden=[{hidden}]", f"memory={memory}")
+            formula = stages_of(store, cache, *keys)["train"].formula
+            assert ("a block" not in formula) == is_whole, formula
+
+
 @pytest.mark.parametrize("method", ["gem", "joint"])
 def test_graphs_of_old_tasks_are_planned_where_they_are_held(method: str, store: Path, cache: Path) -> None:
     alone, with_old = (stages_of(store, cache, f"method={name}", "learn.train_as=gcn") for name in ("finetune", method))

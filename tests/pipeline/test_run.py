@@ -102,6 +102,24 @@ def test_without_a_cache_the_task_graphs_are_in_the_runs_own_directory(store: Pa
     assert sorted(graph.num_nodes for graph in graphs) == [300, 300, 300]
 
 
+def test_each_graph_is_cut_by_metis_once_however_often_it_is_tested_on(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three tasks are six tests; a second run with the same cache finds all cuts."""
+    cut: list[str] = []
+
+    def deal(path: Path, edges: Any, count: int, *_: object) -> Any:
+        cut.append(path.name)
+        return np.arange(edges.num_nodes, dtype=np.int32) % count
+
+    monkeypatch.setattr("ecgl_scale.infer.partition._run_metis", deal)
+    keys = (FEW_EPOCHS, "infer.partitioner=metis", "infer.partitions=3", "infer.backend=numba")
+    for name in ("first", "second"):
+        run(config_of(store, tmp_path / "cache", *keys), tmp_path / name)
+    assert len(cut) == len(set(cut)) == 3
+    assert len(list((tmp_path / "cache").glob("*-3.metis.npy"))) == 3
+
+
 def test_results_have_the_promised_keys_and_are_what_the_file_holds(finish: Run) -> None:
     finished = finish()
     results = finished.results

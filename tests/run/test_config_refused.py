@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.config import config_from_mapping
+from ecgl_scale.run.config import METHOD_NAMES, config_from_mapping
 
 MINIMAL = {"store": "graph.ecgl"}
 
@@ -86,7 +86,7 @@ def test_a_key_that_is_no_text_is_unknown() -> None:
         ("tasks.class_order=[-1]", "list of integers >= 0 or null"),
         (
             "method=ecg",
-            "ecgl, finetune, joint, lwf, ewc, mas, gem, twp, ergnn, ssm, cat, dygrain or continualgnn",
+            f"{', '.join(METHOD_NAMES)} or package.module:Class",
         ),
         ("preset=best", "paper, reference or plus"),
         ("preset=[plus]", "paper, reference or plus"),
@@ -149,6 +149,7 @@ def test_the_store_must_be_given() -> None:
         (["tasks.fractions=[0.8, 0.2, 0]"], ["tasks.fractions", "tasks.score is test"]),
         (["tasks.fractions=[0.8, 0, 0.2]", "tasks.score=valid"], ["tasks.fractions", "tasks.score is valid"]),
         (["bank.budget=0"], ["bank.budget is 0", "bank.quota is class"]),
+        (["bank.importance=false", "bank.diversity=false"], ["both false", "bank.select=random"]),
         (["learn.train_as=gcn", "learn.batching=minibatch"], ["learn.batching", "learn.train_as is gcn"]),
         (["learn.reduction=sum"], ["learn.reduction is sum", "learn.balance is unified"]),
         (["preset=paper", "learn.balance=task"], ["learn.reduction is sum", "learn.balance is task"]),
@@ -170,7 +171,7 @@ def test_values_that_contradict_each_other_are_refused(overrides: list[str], wor
         ["learn.train_as=gcn"],
         ["learn.hidden=[]"],
         ["learn.device=cuda:1"],
-        ["bank.importance=false", "bank.diversity=false"],
+        ["bank.importance=false", "bank.diversity=false", "bank.select=random"],
     ],
 )
 def test_unusual_values_that_make_sense_are_taken(overrides: list[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.methods.base import Method
 from ecgl_scale.learn.methods.cat import Cat
@@ -24,7 +26,32 @@ METHODS: dict[str, type[Method]] = {
 
 
 def create_method(name: str) -> Method:
-    """The method of this name."""
+    """The method of this name, or of the class that ``package.module:Class`` names."""
+    if ":" in name:
+        return _own_method(name)
     if name not in METHODS:
         raise UsageError(f"there is no method {name!r}", expected=", ".join(sorted(METHODS)))
     return METHODS[name]()
+
+
+def _own_method(name: str) -> Method:
+    module_name, _, class_name = name.partition(":")
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # whatever someone else's module does when it is imported
+        raise UsageError(
+            f"the module of the method {name} cannot be imported: {type(error).__name__}: {error}",
+            fix="install it, or name its folder in PYTHONPATH",
+        ) from error
+    kind = getattr(module, class_name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Method) and isinstance(getattr(kind, "name", None), str)):
+        raise UsageError(
+            f"{name} is no method",
+            where=getattr(module, "__file__", module_name),
+            expected="a class with ecgl_scale.learn.methods.base.Method as its base, and a name",
+            fix="begin with docs/method_template.py",
+        )
+    try:
+        return kind()
+    except TypeError as error:
+        raise UsageError(f"the method {name} cannot be made: {error}", expected="a class without arguments") from error
