@@ -5,7 +5,7 @@ how often features and edges are read. Loading streams the stored rows and keeps
 checks every byte; later ones read without checking.
 
 Memory: dense ``num_nodes * columns * itemsize`` and, where not all columns fit, a stored chunk a reader; sparse
-``8 bytes a value + 8 a node`` and 13 bytes a column and thread.
+``8 bytes a value + 8 a node`` and 10 bytes a column and thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STAGE = "the diversity ranking"
 LINE_BYTES = 64
 """Rows of whole cache lines are gathered fastest: slices are as wide as that, where there is a choice."""
 COPY_ROWS = 1 << 16
-SPARSE_VALUE_BYTES, SPARSE_ROW_BYTES, SPARSE_SCRATCH_BYTES = 8, 8, 13
+SPARSE_VALUE_BYTES, SPARSE_ROW_BYTES, SPARSE_SCRATCH_BYTES = 8, 8, 10
 DENSE_DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
 
 

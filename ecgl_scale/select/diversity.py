@@ -3,9 +3,8 @@
     scores[i] = | x_i - mean of x_u over the edges u -> i |        a node without neighbours gets |x_i|
 
 Features and edges are read once for each slice of columns that fits the budget, once in all where everything fits; the
-edges are mapped and cost no memory of ours. The scores are the same bits for any number of threads, and for dense
-features for any budget. For sparse features another budget may change the last bits (relative 1e-14): squares are
-added in the order in which a row meets its columns, and a slice has only some of them.
+edges are mapped and cost no memory of ours. The scores are the same bits for any number of threads and any budget:
+a column's sum does not depend on where a slice begins, and the squares are added in the order of the columns.
 Memory: 8 bytes a node and one slice, see ``columns``; a resumed ranking reads its 8 bytes a node back before that.
 """
 

@@ -10,7 +10,7 @@ sum has the same bits wherever its slice begins, and the squares are added four 
 columns: ``x`` may be any slice of the features that starts at a multiple of four columns.
 
 Dense: 4 bytes of index and ``columns * itemsize`` of gathered row per edge and slice. Sparse: a row of sums per thread,
-with a list of the columns that were touched, so only values that exist are ever looked at.
+with a bit for each column that was met, so only values that exist are ever looked at.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba.cpython.unsafe.numbers import trailing_zeros
 from numpy.typing import NDArray
 
 from ecgl_kernels._gather import MAX_WIDTH, Dense, add_rows
@@ -81,41 +82,43 @@ def add_sparse_distances(
     num_columns: int,
     squared: NDArray[np.float64],
 ) -> None:
-    """The same for features in CSR, whose columns lie below ``num_columns``.
+    """The same for features in CSR, whose columns lie below ``num_columns``; ``x`` may be any slice of them.
 
-    The squares are added in the order in which the row first meets a column, so another cut of the columns may change
-    the last bits. Memory: 13 bytes a column.
+    A bit for each column that a row meets tells them in ascending order at the end, and the squares are added one by
+    one to what ``squared`` has: the same additions wherever the columns are cut. Memory: 9 bytes a column.
     """
     totals = np.zeros(num_columns, np.float64)
-    seen = np.zeros(num_columns, np.bool_)
-    touched = np.empty(num_columns, np.uint32)
+    is_own = np.zeros(num_columns, np.bool_)
+    met = np.zeros((num_columns >> 6) + 1, np.uint64)
+    one = np.uint64(1)
     for row in range(indptr.size - 1):
         node = first_row + row
         start, stop = indptr[row], indptr[row + 1]
-        degree = stop - start + include_self
-        num_touched = 0
+        divisor = max(stop - start + include_self, 1)
         for p in range(start, stop):
             u = indices[p]
             for k in range(x_indptr[u], x_indptr[u + 1]):
                 c = x_indices[k]
                 totals[c] += x_values[k]
-                if not seen[c]:
-                    seen[c] = True
-                    touched[num_touched] = c
-                    num_touched += 1
-        divisor = max(degree, 1)
-        total = 0.0
+                met[c >> 6] |= one << np.uint64(c & 63)
         for k in range(x_indptr[node], x_indptr[node + 1]):
             c = x_indices[k]
             mean = (totals[c] + (x_values[k] if include_self else 0.0)) / divisor
-            total += (x_values[k] - mean) ** 2
-            totals[c] = 0.0  # this column is done; below, only those that the node itself does not have count
-        for t in range(num_touched):
-            c = touched[t]
-            total += (totals[c] / divisor) ** 2
-            totals[c] = 0.0
-            seen[c] = False
-        squared[row] += total
+            totals[c] = x_values[k] - mean
+            is_own[c] = True
+            met[c >> 6] |= one << np.uint64(c & 63)
+        distance = squared[row]
+        for word in range(met.size):
+            bits = met[word]
+            while bits:
+                c = (word << 6) + trailing_zeros(bits)
+                difference = totals[c] if is_own[c] else totals[c] / divisor
+                distance += difference * difference
+                totals[c] = 0.0
+                is_own[c] = False
+                bits &= bits - one
+            met[word] = 0
+        squared[row] = distance
 
 
 @kernel
