@@ -55,8 +55,8 @@ ROOMS: dict[str, set[str]] = {
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "numpy": ("ecgl_scale/", "kernels/"),
-    "numba": ("kernels/ecgl_kernels/_jit.py", "kernels/ecgl_kernels/_vector.py"),
-    "llvmlite": ("kernels/ecgl_kernels/_vector.py",),  # numba's own code generator, for one loop it vectorises badly
+    "numba": tuple(f"kernels/ecgl_kernels/{name}.py" for name in ("_bits", "_jit", "_vector")),
+    "llvmlite": ("kernels/ecgl_kernels/_bits.py", "kernels/ecgl_kernels/_vector.py"),  # what numba cannot say
     "pyarrow": (
         "ecgl_scale/store/",
         "ecgl_scale/select/scores.py",

@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.cpython.unsafe.numbers import trailing_zeros
 from numpy.typing import NDArray
 
+from ecgl_kernels._bits import lowest_bit
 from ecgl_kernels._gather import MAX_WIDTH, Dense, add_rows
 from ecgl_kernels._jit import kernel
 
@@ -111,7 +111,7 @@ def add_sparse_distances(
         for word in range(met.size):
             bits = met[word]
             while bits:
-                c = (word << 6) + trailing_zeros(bits)
+                c = (word << 6) + lowest_bit(bits)
                 difference = totals[c] if is_own[c] else totals[c] / divisor
                 distance += difference * difference
                 totals[c] = 0.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.run.memory import MemoryBudget
 from ecgl_scale.select import diversity, journal
-from ecgl_scale.select.columns import DenseColumns, SparseColumns
+from ecgl_scale.select.columns import SPARSE_ROW_BYTES, SPARSE_SCRATCH_BYTES, DenseColumns, SparseColumns
 from ecgl_scale.select.diversity import rank_diversity
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
@@ -167,7 +167,7 @@ def test_sparse_slices_hold_no_more_values_than_fit(graphs):
     features = graphs["sparse"][0].features
     columns = SparseColumns(features)
     counts = (graphs["sparse"][1] != 0).sum(axis=0)
-    base = 3000 * 8 + 2 * 13 * 52
+    base = 3000 * SPARSE_ROW_BYTES + 2 * SPARSE_SCRATCH_BYTES * 52
     room = int(counts.max()) * 2
     starts = columns.plan(MemoryBudget(base + room * 8, "test"), 0, 3000, 2, 0)
     assert (starts[0], starts[-1]) == (0, 52)
