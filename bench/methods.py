@@ -51,7 +51,10 @@ REASONS: dict[str, dict[str, Any]] = {
     "continualgnn, lambda 0": {**METHODS["continualgnn"], "continualgnn.lambda": 0},
     "dygrain, 7,500 nodes": {**METHODS["dygrain"], "dygrain.nodes": 7500},
     "dygrain, truth alone": {**METHODS["dygrain"], "dygrain.truth": 1.0},
-    "dygrain, 50 epochs": {**METHODS["dygrain"], "learn.epochs": 50},
+    **{
+        f"{name}, 50 epochs": {**METHODS[name], "learn.epochs": 50}
+        for name in ("finetune", "joint", "ecgl", "ssm", "gem", "dygrain")
+    },
     "gem, reference": {**METHODS["gem"], "gem.reference": True},
     "gem, unbalanced": {**METHODS["gem"], "learn.balance": "none"},
     "twp, a hundredth": {**METHODS["twp"], "twp.lambda_loss": 100, "twp.lambda_topology": 100},

@@ -7,14 +7,11 @@ import signal
 
 from hypothesis import settings
 
-from tests.workers import share_compiled_code, share_cores
-
 settings.register_profile("ecgl", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 settings.load_profile("ecgl")
 
-share_cores()
-if "PYTEST_XDIST_WORKER" in os.environ:
-    share_compiled_code()
+# As ``ecgl`` does: threads of torch's that wait for each other must not take the cores from others by spinning.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A shell starts background jobs with Ctrl-C ignored, and children inherit that; tests send it to theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

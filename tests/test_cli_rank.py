@@ -385,6 +385,11 @@ def test_a_table_without_node_ids_is_exit_3(store: Path, tmp_path: Path, table: 
         (("--memory", "1MiB"), 4, "--memory"),
         (("--memory", "1MiB", "--kind", "diversity"), 4, "--memory"),
         (("--start", "nothing.parquet"), 3, "nothing.parquet"),
+        (("--kind", "diversity", "--damping", 0.9), 2, "--damping, --tol"),
+        (("--kind", "diversity", "--gamma", 0.5), 2, "--gamma changes nothing in a ranking by diversity"),
+        (("--kind", "diversity", "--start", "any.parquet"), 2, "--start changes nothing"),
+        (("--kind", "diversity", "--ignore-features"), 2, "--ignore-features changes nothing"),
+        (("--include-self",), 2, "--include-self changes nothing in a ranking by importance"),
     ],
 )
 def test_a_wrong_request_is_refused_with_its_code_and_leaves_nothing(
@@ -475,6 +480,21 @@ def test_the_chosen_of_an_earlier_ranking_are_no_start(store: Path, tmp_path: Pa
     result = rank(store, tmp_path / "s.parquet", "--start", tmp_path / "top")
     assert result.code == 3
     assert "scores of 5 nodes" in result.stderr
+
+
+def test_a_start_that_cannot_be_used_is_refused_before_any_work(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ecgl_scale.select.rank.attribute_vector", None)
+    nodes = pa.array(range(NUM_NODES))
+    for name, columns_of, said in (
+        ("other", {"node": nodes, "diversity": nodes}, "the file has no column importance"),
+        ("whole", {"node": nodes, "importance": nodes}, "column importance is int64"),
+    ):
+        pq.write_table(pa.table(columns_of), tmp_path / name)
+        result = rank(store, tmp_path / "s.parquet", "--start", tmp_path / name)
+        assert result.code == 3, result.stderr
+        assert said in result.stderr
 
 
 def test_a_refused_budget_names_one_that_works(store: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ ROOMS: dict[str, set[str]] = {
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "numpy": ("ecgl_scale/", "kernels/"),
-    "numba": tuple(f"kernels/ecgl_kernels/{name}.py" for name in ("_bits", "_jit", "_vector")),
+    "numba": tuple(f"kernels/ecgl_kernels/{name}.py" for name in ("_bits", "_cache", "_jit", "_vector")),
     "llvmlite": ("kernels/ecgl_kernels/_bits.py", "kernels/ecgl_kernels/_vector.py"),  # what numba cannot say
     "pyarrow": (
         "ecgl_scale/store/",

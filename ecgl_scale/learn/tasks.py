@@ -88,7 +88,7 @@ class TaskStream(Sequence[Task]):
         """Tasks of ``classes_per_task`` classes, by label id or in ``class_order``.
 
         Classes with fewer than ``min_class_nodes`` labelled nodes are left out before the blocks are cut, and so is a
-        class that would be alone in the last block; ``dropped`` and a ``Note`` say so.
+        class that would be alone in the last block, if others are not; ``dropped`` and a ``Note`` say so.
 
         Parameters
         ----------
@@ -105,8 +105,8 @@ class TaskStream(Sequence[Task]):
             A task has no node to train on, or no task is left.
         """
         settings = SplitSettings.checked(graph, seed, split, fractions, min_class_nodes)
-        if classes_per_task < 2:
-            raise UsageError(f"there are {classes_per_task} classes a task", expected="at least 2")
+        if classes_per_task < 1:
+            raise UsageError(f"there are {classes_per_task} classes a task", expected="at least 1")
         counts = count_labels(graph)
         order = checked_order(class_order, counts)
         given = set(order)
@@ -118,7 +118,7 @@ class TaskStream(Sequence[Task]):
         dropped += too_small(order, counts, min_class_nodes)
         order = [label for label in order if counts[label] >= min_class_nodes]
         blocks = [order[start : start + classes_per_task] for start in range(0, len(order), classes_per_task)]
-        if blocks and len(blocks[-1]) == 1:
+        if classes_per_task > 1 and blocks and len(blocks[-1]) == 1:
             [label] = blocks.pop()
             dropped.append(DroppedClass(label, int(counts[label]), "alone in the last task"))
         task_of_label = np.full(counts.size, -1, np.int64)

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -179,6 +179,15 @@ class RunConfig(Section):
             own = {} if own is None else own  # `learn:` with all its lines commented out
             filled[section] = {**preset.get(section, {}), **own} if isinstance(own, Mapping) else own
         return filled
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.setting == "task-il" and self.tasks.kind == "class" and self.tasks.classes_per_task == 1:
+            raise UsageError(
+                "tasks.classes_per_task is 1, and in task-IL a node is told apart from its task's classes alone",
+                fix="set `setting: class-il`, or 2 or more classes a task",
+            )
+        return self
 
     def to_mapping(self) -> dict[str, Any]:
         """Every key as plain values, named as in a file."""

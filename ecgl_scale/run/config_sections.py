@@ -32,7 +32,9 @@ class TasksConfig(Section):
     kind: Literal["class", "time"] = Field(
         default="class", description="A task brings new classes, or (`time`) the nodes with the next value of `column`."
     )
-    classes_per_task: int = Field(default=2, ge=2, description="Classes a task. Not used with `kind: time`.")
+    classes_per_task: int = Field(
+        default=2, ge=1, description="Classes a task; 1 only in class-IL. Not used with `kind: time`."
+    )
     column: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="Node column with the time of arrival. Needed with `kind: time`, and only there."
     )

@@ -33,7 +33,7 @@ from ecgl_scale.select.journal import RankJournal
 from ecgl_scale.select.pagerank import RankResult, rank_importance
 from ecgl_scale.select.rank_plan import Features, plan_rank, require_rank
 from ecgl_scale.select.rank_request import RankRequest, check_request
-from ecgl_scale.select.scores import read_scores, write_scores
+from ecgl_scale.select.scores import check_scores, read_scores, write_scores
 from ecgl_scale.select.topk import top_nodes
 from ecgl_scale.store.graph import GraphStore
 
@@ -143,6 +143,8 @@ class _Given:
 
     @classmethod
     def of(cls, graph: GraphStore, request: RankRequest, features: Features | None) -> _Given:
+        if request.start is not None:
+            check_scores(request.start, "importance", graph.num_nodes)
         digest = None
         if request.features is not None and isinstance(features, np.ndarray):
             digest = digest_features(features, request.features)

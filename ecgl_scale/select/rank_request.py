@@ -49,6 +49,7 @@ def check_request(graph: GraphStore, request: RankRequest) -> None:
     """Refuse what this store cannot give, before anything is read."""
     if request.kind not in ("importance", "diversity", "both"):
         raise UsageError(f"kind is {request.kind!r}", expected="importance, diversity or both")
+    _check_unused(request)
     has_features = request.features is not None or graph.features is not None
     if request.by_diversity and not has_features:
         raise UsageError(
@@ -72,6 +73,23 @@ def check_request(graph: GraphStore, request: RankRequest) -> None:
                 where=graph.path,
                 expected=f"one of {', '.join(there)}" if there else "a store with node columns; this one has none",
             )
+
+
+def _check_unused(request: RankRequest) -> None:
+    """An option that changes nothing was meant for something."""
+    of_importance = {
+        "--damping, --tol, --max-iter, --norm, --dangling or --precision": request.pagerank != PageRankSettings(),
+        "--gamma": request.gamma is not None,
+        "--start": request.start is not None,
+        "--ignore-features": not request.use_features,
+    }
+    unused = [] if request.by_importance else [name for name, is_given in of_importance.items() if is_given]
+    if request.include_self and not request.by_diversity:
+        unused.append("--include-self")
+    if unused:
+        raise UsageError(
+            f"{unused[0]} changes nothing in a ranking by {request.kind}", fix="leave it out, or give --kind both"
+        )
 
 
 def _check_gamma(graph: GraphStore, request: RankRequest, has_features: bool) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +53,38 @@ def _rows(values: NDArray[np.float64], ids: NDArray[np.int64], nodes: NDArray[np
     return values[ids[0] : ids[-1] + 1] if nodes is None else values[ids]
 
 
+def check_scores(path: Path, column: str, num_nodes: int) -> None:
+    """Refuse, by its description alone, a file that ``read_scores`` could not use."""
+    with _unreadable(path, column), pq.ParquetFile(path) as file:
+        kinds = {field.name: field.type for field in file.schema_arrow}
+        num_rows = file.metadata.num_rows
+    if missing := sorted({"node", column} - kinds.keys()):
+        raise InvalidInputError(
+            f"the file has no column {missing[0]}", where=path, expected=f"Parquet with columns node and {column}"
+        )
+    if num_rows != num_nodes:
+        raise InvalidInputError(
+            f"the file has scores of {num_rows:,} nodes", where=path, expected=f"all {num_nodes:,} nodes in order"
+        )
+    if not pa.types.is_floating(kinds[column]):
+        raise InvalidInputError(f"column {column} is {kinds[column]}", where=path, expected="floating point")
+
+
 def read_scores(path: Path, column: str, num_nodes: int) -> NDArray[np.float64]:
     """One column of a file with a score for every node, in node order: an earlier ranking to start from."""
-    try:
+    check_scores(path, column, num_nodes)
+    with _unreadable(path, column):
         table = pq.read_table(path, columns=["node", column])
-    except (OSError, pa.ArrowException, KeyError) as error:
+    if not np.array_equal(table["node"].to_numpy(), np.arange(num_nodes)):
+        raise InvalidInputError("the nodes are not in order", where=path, expected=f"all {num_nodes:,} nodes in order")
+    return np.asarray(table[column].to_numpy(), np.float64)
+
+
+@contextmanager
+def _unreadable(path: Path, column: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
         raise InvalidInputError(
             f"cannot read scores: {error}", where=path, expected=f"Parquet with columns node and {column}"
         ) from error
-    if table.num_rows != num_nodes or not np.array_equal(table["node"].to_numpy(), np.arange(num_nodes)):
-        raise InvalidInputError(
-            f"the file has scores of {table.num_rows:,} nodes", where=path, expected=f"all {num_nodes:,} nodes in order"
-        )
-    if not pa.types.is_floating(table[column].type):
-        raise InvalidInputError(f"column {column} is {table[column].type}", where=path, expected="floating point")
-    return np.asarray(table[column].to_numpy(), np.float64)

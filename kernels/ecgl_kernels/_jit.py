@@ -1,6 +1,6 @@
 """The one place with numba's flags.
 
-``nogil`` lets callers run kernels in threads; ``cache`` keeps the compiled code on disk, so that only the first
+``nogil`` lets callers run kernels in threads; the compiled code is kept on disk (``_cache``), so that only the first
 call of the first process pays for it; ``boundscheck`` stays off: callers pass arrays of the right size, tests check.
 ``error_model`` is numpy's: a test for zero at every division would keep loops from being vectorised.
 """
@@ -8,9 +8,11 @@ call of the first process pays for it; ``boundscheck`` stays off: callers pass a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+
+from ecgl_kernels._cache import kernel_cache
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,9 +20,15 @@ R = TypeVar("R")
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a serial kernel that keeps its Python signature for the type checker."""
-    return cast("Callable[P, R]", numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+    return _compile(function)
 
 
 def inline(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a small function that is always inlined into the kernels that call it."""
-    return cast("Callable[P, R]", numba.njit(nogil=True, cache=True, error_model="numpy", inline="always")(function))
+    return _compile(function, inline="always")
+
+
+def _compile(function: Callable[P, R], **flags: Any) -> Callable[P, R]:
+    dispatcher = numba.njit(nogil=True, error_model="numpy", **flags)(function)
+    dispatcher._cache = kernel_cache(function)  # as its ``enable_caching`` does, with numba's own kind of cache
+    return cast("Callable[P, R]", dispatcher)

@@ -94,7 +94,7 @@ def test_blocks_of_classes_become_tasks_and_a_class_alone_at_the_end_is_dropped(
         assert parts_of(task).keys() == set(task.node_ids.tolist())
 
 
-@pytest.mark.parametrize(("k", "wanted"), [(3, [3, 3]), (4, [4, 3]), (5, [5, 2]), (7, [7]), (50, [7])])
+@pytest.mark.parametrize(("k", "wanted"), [(1, [1] * 7), (3, [3, 3]), (4, [4, 3]), (5, [5, 2]), (7, [7]), (50, [7])])
 def test_a_last_block_of_several_classes_is_kept(graph, k, wanted):
     assert [len(task.classes) for task in TaskStream.class_incremental(graph, classes_per_task=k)] == wanted
 
@@ -276,7 +276,7 @@ def test_time_stamps_are_not_periods(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"classes_per_task": 1}, "1 classes a task"),
+        ({"classes_per_task": 0}, "0 classes a task"),
         ({"seed": -1}, "the seed is -1"),
         ({"min_class_nodes": 0}, "min_class_nodes is 0"),
         ({"split": "random"}, "the split is 'random'"),

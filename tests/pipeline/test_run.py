@@ -16,6 +16,7 @@ from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.learn.tensors import load_tensors
 from ecgl_scale.pipeline.run import run
+from ecgl_scale.run.config import METHOD_NAMES
 from ecgl_scale.run.memory import own_memory_bytes
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
@@ -401,6 +402,13 @@ def test_a_single_task_has_no_forgetting(finish: Run) -> None:
     results = finish("tasks.classes_per_task=6", FEW_EPOCHS).results
     assert results["af"] is None
     assert results["aa"] == results["matrix"][0][0]
+
+
+@pytest.mark.parametrize("method", METHOD_NAMES)
+def test_classes_may_come_one_at_a_time_in_class_il(finish: Run, method: str) -> None:
+    results = finish("tasks.classes_per_task=1", f"method={method}", "cat.steps=2", FEW_EPOCHS).results
+    assert len(results["matrix"]) == 6
+    assert results["matrix"][0][0] == 100.0  # nothing to be mistaken for
 
 
 def test_classes_that_are_left_out_are_said_and_in_no_output(finish: Run) -> None:

@@ -80,7 +80,7 @@ def test_a_key_that_is_no_text_is_unknown() -> None:
         ("rank.gamma=0", "number > 0 or null"),
         ("infer.partitions=0", "auto or integer >= 1"),
         ("infer.partitions=many", "auto or integer >= 1"),
-        ("tasks.classes_per_task=1", "integer >= 2"),
+        ("tasks.classes_per_task=0", "integer >= 1"),
         ("tasks.fractions=[1, 0]", "three numbers from 0 to 1 that sum to 1"),
         ("tasks.fractions=[0.5, 0.5, 0, 0]", "three numbers from 0 to 1 that sum to 1"),
         ("tasks.class_order=[-1]", "list of integers >= 0 or null"),
@@ -152,6 +152,7 @@ def test_the_store_must_be_given() -> None:
         (["bank.importance=false", "bank.diversity=false"], ["both false", "bank.select=random"]),
         (["learn.train_as=gcn", "learn.batching=minibatch"], ["learn.batching", "learn.train_as is gcn"]),
         (["learn.reduction=sum"], ["learn.reduction is sum", "learn.balance is unified"]),
+        (["tasks.classes_per_task=1", "setting=task-il"], ["classes_per_task is 1", "class-il"]),
         (["preset=paper", "learn.balance=task"], ["learn.reduction is sum", "learn.balance is task"]),
     ],
 )
@@ -165,6 +166,7 @@ def test_values_that_contradict_each_other_are_refused(overrides: list[str], wor
     [
         ["bank.budget=0", "bank.quota=none"],
         ["tasks.kind=time", "tasks.column=year"],
+        ["tasks.classes_per_task=1", "setting=class-il"],
         ["tasks.fractions=[0.8, 0, 0.2]"],
         ["tasks.fractions=[0.8, 0.2, 0]", "tasks.score=valid"],
         ["tasks.split=store", "tasks.fractions=[1, 0, 0]"],

@@ -19,6 +19,8 @@ from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.select import attribute_dense, attribute_sparse
 from ecgl_scale.select.attribute import attribute_vector, exact_error_bound
 from ecgl_scale.select.attribute_sparse import SparsePasses, cut_triangle
+from ecgl_scale.select.pagerank import rank_importance
+from ecgl_scale.select.topk import top_nodes
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.features import dense_write
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
@@ -311,13 +313,16 @@ def test_real_features_agree_however_they_are_stored(tmp_path, name):
     path = SHARED / f"{name}.npz"
     if not path.is_file():
         pytest.skip(f"the real data is not here: {path}")
-    found = {}
+    found, chosen = {}, {}
     for kind in ("dense", "sparse"):
         build_store(open_npz_source(path), tmp_path / kind, features_as=kind)
-        features = GraphStore.open(tmp_path / kind).features
+        graph = GraphStore.open(tmp_path / kind)
+        features = graph.features
         assert features is not None
         assert features.kind == kind
         found[kind] = attribute_vector(features)
+        chosen[kind] = top_nodes(rank_importance(graph, reset=found[kind]).ranks, 1000)
+    np.testing.assert_array_equal(chosen["dense"], chosen["sparse"])
     x = features.rows_dense(np.arange(features.num_rows))
     np.testing.assert_allclose(found["sparse"], wide_expansion(x, 1 / features.num_features), rtol=1e-10)
     np.testing.assert_allclose(found["dense"], found["sparse"], rtol=1e-6)

@@ -1,0 +1,46 @@
+"""Compiled code on disk, for any number of processes that compile at the same time.
+
+numba's own cache gives a file the next free number of its index. Of two processes that read an index before either has
+written it, one leaves its code under the other's number, to be run as something else by every process to come; batch
+jobs that start together on a fresh installation do that. Here a file has a number that nobody else draws: the worst
+that can happen is that an entry of the index is lost and compiled once more.
+
+An index is void as soon as any file of this package has changed, not only the kernel's own: helpers are inlined.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
+
+
+def kernel_cache(function: Callable[..., Any]) -> FunctionCache | NullCache:
+    """Where numba keeps the compiled code of ``function``; nowhere if no place it knows can be written."""
+    try:
+        return _KernelCache(function)
+    except RuntimeError:  # numba: "no locator available"
+        return NullCache()
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        stamp = (*self._impl.locator.get_source_stamp(), _package_stamp())
+        self._cache_file = _KernelFiles(self._cache_path, self._impl.filename_base, stamp)
+
+
+class _KernelFiles(IndexDataCacheFile):  # type: ignore[misc]
+    def _data_name(self, number: int) -> str:
+        del number
+        return str(super()._data_name(uuid.uuid4().int))
+
+
+@cache
+def _package_stamp() -> tuple[tuple[str, int, int], ...]:
+    found = ((path.name, path.stat()) for path in sorted(Path(__file__).parent.glob("*.py")))
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)
