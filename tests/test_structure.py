@@ -58,6 +58,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "numba": tuple(f"kernels/ecgl_kernels/{name}.py" for name in ("_bits", "_cache", "_jit", "_vector")),
     "llvmlite": ("kernels/ecgl_kernels/_bits.py", "kernels/ecgl_kernels/_vector.py"),  # what numba cannot say
     "pyarrow": (
+        "ecgl_scale/run/parquet.py",
         "ecgl_scale/store/",
         "ecgl_scale/select/scores.py",
         "ecgl_scale/select/candidates.py",

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.run.durable import fsync_directory, storage_errors
+from ecgl_scale.run.parquet import ROWS_AT_ONCE, write_parquet
 from ecgl_scale.store.graph import GraphStore
 
 TRAIN, VALID, TEST, NO_PART = 0, 1, 2, -1
 """As in the ``split`` column of a store."""
 PARTS = ("train", "valid", "test")
 FILE_VERSION = 1
-ROWS_AT_ONCE = 1 << 20
 _HEAD = b"ecgl.tasks"
 
 Ids = NDArray[np.int64]
@@ -132,25 +130,16 @@ def write_split(path: Path, head: dict[str, Any], tasks: Sequence[tuple[Ids, Par
 
     Memory: ``ROWS_AT_ONCE`` rows, a few times.
     """
-    schema = pa.schema([("node", pa.int64()), ("task", pa.int32()), ("part", pa.int8())])
-    schema = schema.with_metadata({_HEAD: json.dumps({"version": FILE_VERSION, **head}, sort_keys=True).encode()})
-    partial = path.with_name(f".{path.name}.partial")
-    with storage_errors(path):
-        try:
-            with partial.open("wb") as file:
-                with pq.ParquetWriter(file, schema) as writer:
-                    for index, (ids, parts) in enumerate(tasks):
-                        for start in range(0, ids.size, ROWS_AT_ONCE):
-                            rows = slice(start, start + ROWS_AT_ONCE)
-                            of_task = np.full(ids[rows].size, index, np.int32)
-                            columns = [pa.array(ids[rows]), pa.array(of_task), pa.array(parts[rows])]
-                            writer.write_table(pa.table(columns, schema=schema))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            fsync_directory(path.absolute().parent)
-        finally:
-            partial.unlink(missing_ok=True)
+    described = json.dumps({"version": FILE_VERSION, **head}, sort_keys=True).encode()
+
+    def batches() -> Iterator[list[NDArray[Any]]]:
+        for index, (ids, parts) in enumerate(tasks):
+            for start in range(0, ids.size, ROWS_AT_ONCE):
+                rows = slice(start, start + ROWS_AT_ONCE)
+                yield [ids[rows], np.full(ids[rows].size, index, np.int32), parts[rows]]
+
+    columns = {"node": np.int64, "task": np.int32, "part": np.int8}
+    write_parquet(path, columns, batches(), repeated=("task", "part"), metadata={_HEAD: described})
 
 
 def read_split(path: Path) -> SplitFile:

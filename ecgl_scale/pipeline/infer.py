@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shutil
 import time
 from contextlib import suppress
@@ -19,7 +18,7 @@ from ecgl_scale.infer.layerwise import infer_logits, plan_inference
 from ecgl_scale.infer.propagate import plan_propagated, propagate_features
 from ecgl_scale.pipeline.saved_model import SavedModel, load_model
 from ecgl_scale.pipeline.setup import infer_settings
-from ecgl_scale.run.durable import fsync_directory, storage_errors
+from ecgl_scale.run.durable import storage_errors
 from ecgl_scale.run.events import EventSink, ignore_events
 from ecgl_scale.run.memory import MemoryBudget, PeakSampler, own_memory_bytes
 from ecgl_scale.run.output_file import check_output_file
@@ -170,24 +169,14 @@ def _infer_propagated(
 
 
 def _write(out: Path, logits: Any, classes: Any) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from ecgl_scale.run.parquet import write_parquet
 
-    schema = pa.schema([("node", pa.int64()), ("label", pa.int64()), ("score", pa.float32())])
-    partial = out.with_name(f".{out.name}.partial")
-    with storage_errors(out, needed_bytes=20 * len(logits)):
-        try:
-            with partial.open("wb") as file:
-                with pq.ParquetWriter(file, schema) as writer:
-                    for start in range(0, len(logits), WRITE_ROWS):
-                        columns = _columns(np.asarray(logits[start : start + WRITE_ROWS], np.float64), start, classes)
-                        writer.write_table(pa.table([pa.array(column) for column in columns], schema=schema))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(out)
-            fsync_directory(out.absolute().parent)
-        finally:
-            partial.unlink(missing_ok=True)
+    batches = (
+        _columns(np.asarray(logits[start : start + WRITE_ROWS], np.float64), start, classes)
+        for start in range(0, len(logits), WRITE_ROWS)
+    )
+    columns = {"node": np.int64, "label": np.int64, "score": np.float32}
+    write_parquet(out, columns, batches, repeated=("label",), needed_bytes=20 * len(logits))
 
 
 def _columns(rows: Any, start: int, classes: Any) -> tuple[Any, Any, Any]:

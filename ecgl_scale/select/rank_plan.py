@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from ecgl_kernels.topk import fill_quotas
 from ecgl_scale.errors import DoesNotFitError
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.run.parquet import ROWS_AT_ONCE
 from ecgl_scale.run.plan import MemoryPlan, StagePlan
 from ecgl_scale.select.attribute_dense import dense_bytes
 from ecgl_scale.select.choose_plan import attribute_bytes, diversity_bytes
 from ecgl_scale.select.columns import DENSE_DTYPES
 from ecgl_scale.select.pagerank import planned_bytes
 from ecgl_scale.select.rank_request import RankRequest
-from ecgl_scale.select.scores import ROWS_AT_ONCE
 from ecgl_scale.select.topk import BLOCK_BYTES, PLACE_BYTES
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.features.dense import DenseFeatures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,39 +13,20 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.durable import fsync_directory, storage_errors
-
-ROWS_AT_ONCE = 1 << 20
+from ecgl_scale.run.parquet import ROWS_AT_ONCE, write_parquet
 
 
 def write_scores(path: Path, nodes: NDArray[np.int64] | None, scores: Mapping[str, NDArray[np.float64]]) -> None:
     """Write the scores of ``nodes`` (all nodes in order where None). Memory: ``ROWS_AT_ONCE`` rows, a few times."""
     num_rows = next(iter(scores.values())).size if nodes is None else nodes.size
-    schema = pa.schema([("node", pa.int64()), *((name, pa.float64()) for name in scores)])
-    partial = path.with_name(f".{path.name}.partial")
-    with storage_errors(path):
-        try:
-            with partial.open("wb") as file:
-                # Hardly a score is there twice: a dictionary of them would be 60 MiB for nothing.
-                with pq.ParquetWriter(file, schema, use_dictionary=False) as writer:
-                    for start in range(0, num_rows, ROWS_AT_ONCE):
-                        stop = min(start + ROWS_AT_ONCE, num_rows)
-                        ids = np.arange(start, stop) if nodes is None else nodes[start:stop]
-                        columns = [ids, *(_rows(values, ids, nodes) for values in scores.values())]
-                        arrays = [_as_arrow(column) for column in columns]
-                        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            fsync_directory(path.absolute().parent)
-        finally:
-            partial.unlink(missing_ok=True)
 
+    def batches() -> Iterator[list[NDArray[Any]]]:
+        for start in range(0, num_rows, ROWS_AT_ONCE):
+            stop = min(start + ROWS_AT_ONCE, num_rows)
+            ids = np.arange(start, stop) if nodes is None else nodes[start:stop]
+            yield [ids, *(_rows(values, ids, nodes) for values in scores.values())]
 
-def _as_arrow(column: NDArray[Any]) -> pa.Array:
-    """Without a copy, and without ``pyarrow.array``, which imports pandas where it is installed: 30 MiB."""
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(column))]
-    return pa.Array.from_buffers(pa.from_numpy_dtype(column.dtype), column.size, buffers)
+    write_parquet(path, {"node": np.int64, **dict.fromkeys(scores, np.float64)}, batches())
 
 
 def _rows(values: NDArray[np.float64], ids: NDArray[np.int64], nodes: NDArray[np.int64] | None) -> NDArray[np.float64]:
