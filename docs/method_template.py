@@ -39,8 +39,12 @@ class MyMethod(Method):
         """No arguments; what the method keeps from task to task begins empty."""
         self._kept: Arrays = {}
 
+    def check(self, config: RunConfig) -> None:
+        """Before anything is planned or written: raise ``UsageError`` for settings that it cannot learn with."""
+        super().check(config)
+
     def begin_task(self, context: Context) -> None:
-        """Before the first epoch, or where a killed run goes on within a task: look, refuse, prepare."""
+        """Before the first epoch, or where a killed run goes on within a task: look, prepare."""
         super().begin_task(context)
 
     def segments(self, context: Context) -> list[AnySegment]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from ecgl_scale.learn.message_blocks import trains_in_blocks
-from ecgl_scale.learn.methods import create_method
+from ecgl_scale.learn.methods import method_of
 from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.pipeline.machine import TYPICAL, MachineRates, measure_machine, num_weights
@@ -101,7 +101,7 @@ class _Work:
         self._own_nodes, self._rows = own, [int(task.train_ids.size) for task in stream]
         self._seen_nodes, self._seen_edges = list(accumulate(own)), edges.seen
         self._nodes, self._edges = (self._seen_nodes, edges.seen) if seen else (own, edges.own)
-        self._method = create_method(config.method)
+        self._method = method_of(config)
         self._is_cached = 2 * graph.manifest.total_bytes < MemoryBudget.of(None).total_bytes
 
     def seconds(self, stage: StagePlan) -> float:

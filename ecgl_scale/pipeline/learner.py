@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods import create_method
+from ecgl_scale.learn.methods import method_of
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.task_graph import TaskGraphs
 from ecgl_scale.learn.tasks import Task, TaskStream
@@ -49,7 +49,7 @@ class Learner:
         self.config = config
         self.stream = stream
         self.directory = directory
-        self.method = create_method(config.method)
+        self.method = method_of(config)
         self._on_event = on_event
         self._work = directory / WORK_NAME
         self.scaling = scaling_of(graph, stream, config)

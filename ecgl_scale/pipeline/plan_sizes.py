@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.learn.bank import plan_bank
-from ecgl_scale.learn.methods import create_method
+from ecgl_scale.learn.methods import method_of
 from ecgl_scale.learn.methods.base import Method
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.run.config import RunConfig
@@ -43,7 +43,7 @@ class RunSizes:
     @cached_property
     def method(self) -> Method:
         """The method, to be asked what it needs."""
-        return create_method(self.config.method)
+        return method_of(self.config)
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.learn.feed import block_rows_for
-from ecgl_scale.learn.methods import create_method
+from ecgl_scale.learn.methods import method_of
 from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.plan import plan_run
 from ecgl_scale.run.config import RunConfig, config_from_mapping
@@ -80,7 +80,7 @@ def _changes(graph: GraphStore, stream: TaskStream, config: RunConfig) -> Iterat
         yield _Change("threads=1")
     if config.learn.train_as == "gcn":
         yield _Change("learn.train_as=mlp", changes_results=True)
-    if not create_method(config.method).keeps_bank:
+    if not method_of(config).keeps_bank:
         return
     if config.bank.select != "random":
         yield _Change("bank.select=random", changes_results=True)

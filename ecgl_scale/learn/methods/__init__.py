@@ -19,10 +19,23 @@ from ecgl_scale.learn.methods.lwf import Lwf
 from ecgl_scale.learn.methods.mas import Mas
 from ecgl_scale.learn.methods.ssm import Ssm
 from ecgl_scale.learn.methods.twp import Twp
+from ecgl_scale.run.config import RunConfig
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind for kind in (Ecgl, Finetune, Joint, Lwf, Ewc, Mas, Gem, Twp, Ergnn, Ssm, Cat, Dygrain, Continualgnn)
 }
+
+
+def method_of(config: RunConfig) -> Method:
+    """The method of a config, which must be able to learn with its settings."""
+    method = create_method(config.method)
+    if config.learn.train_as not in method.backbones:
+        raise UsageError(
+            f"learn.train_as is {config.learn.train_as}, which {config.method} cannot be trained as",
+            expected=" or ".join(method.backbones),
+        )
+    method.check(config)
+    return method
 
 
 def create_method(name: str) -> Method:

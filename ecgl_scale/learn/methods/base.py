@@ -1,5 +1,6 @@
 """What a continual-learning method may add to the loop that all of them share.
 
+    check, before anything is planned or written
     for each task:   begin_task -> segments -> epochs (penalty, adjust) -> end_task -> remember -> (the loop tests)
 
 The loop, the stream, checkpoints and metrics are the same for all. A method never touches the evaluator, nor data of
@@ -139,6 +140,9 @@ class Method:
     """Whether, trained as a graph, the graphs of all old tasks are held as well."""
     restarts: ClassVar[bool] = False
     """Whether every task begins with new weights."""
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse settings that the method cannot learn with, by a ``UsageError``."""
 
     def begin_task(self, context: Context) -> None:
         """Before the first epoch, and again where a run goes on in the middle of a task."""

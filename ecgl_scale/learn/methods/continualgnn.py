@@ -116,11 +116,17 @@ class Continualgnn(Method):
         ids = task.train_ids[filled.new]
         self._counts = filled.counts
         self._memory = before.select(filled.old).add(task.index, ids, labels[filled.new], context.bank_rows(task, ids))
+        fisher = {f"fisher.{i}": square for i, square in enumerate(self._importances(context))}
+        self._last = {**weights_state(context.trainer.weights, "before"), **fisher}
+
+    def _importances(self, context: Context) -> list[NDArray[np.float32]]:
+        """Squares of the memory's gradient; none matters where the memory is too small for a node of any class."""
+        parameters = context.trainer.weights.parameters()
+        if not len(self._memory):
+            return [np.zeros(tuple(one.shape), np.float32) for one in parameters]
         kept = labelled(self._memory)
         context.trainer.gradient(context.attach([], [], kept, context.targets([kept], None)), with_dropout=False)
-        gradients = [np.square(one.grad.cpu().numpy()) for one in context.trainer.weights.parameters()]
-        fisher = {f"fisher.{i}": square for i, square in enumerate(gradients)}
-        self._last = {**weights_state(context.trainer.weights, "before"), **fisher}
+        return [np.square(one.grad.cpu().numpy()) for one in parameters]
 
     def state(self) -> Arrays:
         """Memory, counts of classes, last weights and their importances."""

@@ -51,15 +51,22 @@ class Twp(Method):
         self._segments: list[AnySegment] = []
         self._gradient: list[torch.Tensor] = []
 
-    def begin_task(self, context: Context) -> None:
-        """Refuse what cannot be computed, before hours are spent on it."""
-        config = context.config
+    def check(self, config: RunConfig) -> None:
+        """Refuse what cannot be computed."""
         if config.learn.num_hops:
-            raise UsageError("twp needs the edges between the rows it is given", expected="learn.features: raw")
+            raise UsageError(
+                f"learn.features is {config.learn.features}, and twp needs the edges between the rows it is given",
+                expected="learn.features: raw",
+            )
         if config.learn.batching == "minibatch" and config.twp.beta and not config.twp.reference:
             raise UsageError(
-                "twp's norm of the gradient is the whole batch's", fix="use batching: full, or twp.beta: 0"
+                "learn.batching is minibatch, and twp's norm of the gradient is the whole batch's",
+                fix="use batching: full, or twp.beta: 0",
             )
+
+    def begin_task(self, context: Context) -> None:
+        """Refuse a graph whose attention does not fit, before hours are spent on it."""
+        config = context.config
         held = own_memory_bytes()
         needed = attention_bytes(context.graph(context.task)[0].num_nodes, context.trainer.weights.widths[1])
         MemoryBudget.of(config.memory).require(

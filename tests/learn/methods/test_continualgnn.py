@@ -10,6 +10,7 @@ import torch
 
 from ecgl_scale.learn.methods.continualgnn import detect_old_nodes, fill_quotas, neighbour_importance
 from ecgl_scale.learn.methods.kept import weights_of_state
+from ecgl_scale.pipeline.run import run
 from tests.learn.methods.learning import (
     begin,
     check_goes_on,
@@ -174,3 +175,11 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(backbone: str, store: Path, ca
     config = small_config(store, cache, "continualgnn", FEW, f"learn.train_as={backbone}", "continualgnn.alpha=1.0")
     check_goes_on(config, tmp_path)
     check_whole_run(config, tmp_path / "run")
+
+
+def test_a_memory_too_small_for_a_node_of_any_class_is_fine_tuning(store: Path, cache: Path, tmp_path: Path) -> None:
+    matrices = [
+        run(small_config(store, cache, method, "continualgnn.memory_nodes=1"), tmp_path / method)["matrix"]
+        for method in ("continualgnn", "finetune")
+    ]
+    assert matrices[0] == matrices[1]

@@ -27,6 +27,10 @@ from ecgl_scale.learn.methods.base import Method
 class Marked(MyMethod):
     name = "marked"
 
+class RowsOnly(Method):
+    name = "rows-only"
+    backbones = ("mlp",)
+
 class Nameless(Method):
     pass
 
@@ -121,6 +125,17 @@ def test_a_class_that_is_no_method_exits_with_2_before_anything_is_written(
     assert ran.code == 2, ran.stderr
     assert all(word in ran.stderr for word in words), ran.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_backbone_that_a_method_does_not_have_is_refused_before_anything_is_written(
+    store: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "run.yaml", store, method="own_methods:RowsOnly")
+    for command in (("plan", config), ("run", config, "--out", tmp_path / "run")):
+        refused = run_cli(*command, "--set", "learn.train_as=gcn")
+        assert refused.code == 2, refused.stderr
+        assert "learn.train_as is gcn, which own_methods:RowsOnly cannot be trained as" in refused.stderr
+        assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["own_methods.Marked", "a:b:c", ":Marked", "own_methods:", "../own:Marked", "a b:C"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ecgl_scale.errors import UsageError
+from ecgl_scale.pipeline.run import run
 from tests.learn.methods.learning import (
     SETTINGS,
     batch_loss,
@@ -103,9 +104,9 @@ def test_as_the_public_code_the_loss_counts_twice_and_the_norm_is_a_constant(sto
 
 def test_what_cannot_be_computed_is_refused(store, cache, tmp_path):
     for key in ("learn.features=propagated:1", "learn.batching=minibatch"):
-        learner = new_learner(small_config(store, cache, "twp", key), tmp_path / key.replace(":", ""))
-        with pytest.raises(UsageError, match="twp"):
-            begin(learner, 0)
+        with pytest.raises(UsageError, match=f"{key.split('=')[0]} is .*twp"):
+            run(small_config(store, cache, "twp", key), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("reference", ["true", "false"])
