@@ -74,7 +74,14 @@ def _memory(room_bytes: int) -> int:
 
 def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
     config = sizes.config
-    graphs = TaskGraphs(sizes.graph, sizes.stream, Path("tasks"), memory=_memory(room_bytes), threads=config.threads)
+    graphs = TaskGraphs(
+        sizes.graph,
+        sizes.stream,
+        Path("tasks"),
+        self_loops=config.rank.self_loops,
+        memory=_memory(room_bytes),
+        threads=config.threads,
+    )
     scope = "seen" if _uses_seen(config) else "own"
     return replace(graphs.plan(scope=scope, in_degrees=sizes.degrees), stage="extract")
 
