@@ -26,6 +26,8 @@ from ecgl_scale.run.lock import take_lock
 from ecgl_scale.run.plan import MemoryPlan
 
 CONFIG_NAME = "config.yaml"
+PROMISED_KEYS = {"aa", "af", "matrix", "setting", "method", "preset", "seed", "split_hash", "stages", "versions"}
+"""Of ``results.json``, for those who read it."""
 RESULTS_NAME = "results.json"
 LOCK_NAME = ".lock"
 WORK_NAME = "work"
@@ -74,7 +76,7 @@ class RunDirectory:
             found = json.loads((self.path / RESULTS_NAME).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return found if isinstance(found, dict) and found.keys() >= PROMISED_KEYS else None
 
     def close(self) -> None:
         """Let others in."""

@@ -268,7 +268,7 @@ def test_resuming_a_finished_run_gives_its_results_and_touches_nothing(
     }
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]"])
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
 def test_results_that_are_gone_or_damaged_are_written_again_without_training(
     config: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
