@@ -26,9 +26,9 @@ from ecgl_scale.run.lock import take_lock
 from ecgl_scale.run.plan import MemoryPlan
 
 CONFIG_NAME = "config.yaml"
-PROMISED_KEYS = {"aa", "af", "matrix", "setting", "method", "preset", "seed", "split_hash", "stages", "versions"}
-"""Of ``results.json``, for those who read it."""
 RESULTS_NAME = "results.json"
+RESULTS_KEYS = {"aa", "af", "matrix", "num_tasks", "stages"}
+"""Those that a run or sweep reads back."""
 LOCK_NAME = ".lock"
 WORK_NAME = "work"
 
@@ -70,17 +70,18 @@ class RunDirectory:
         """``results.json``, the last file of a run."""
         write_atomically(self.path / RESULTS_NAME, json.dumps(results, indent=1))
 
-    def read_results(self) -> dict[str, Any] | None:
-        """What an earlier process wrote to ``results.json``; None where it cannot be read."""
-        try:
-            found = json.loads((self.path / RESULTS_NAME).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) and found.keys() >= PROMISED_KEYS else None
-
     def close(self) -> None:
         """Let others in."""
         os.close(self._lock)
+
+
+def read_results(run: Path) -> dict[str, Any] | None:
+    """What a finished run wrote to ``results.json``; None where it cannot be read."""
+    try:
+        found = json.loads((run / RESULTS_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.keys() >= RESULTS_KEYS else None
 
 
 def _refuse_any_run(path: Path) -> None:

@@ -17,7 +17,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.checkpoint import Checkpoints
 from ecgl_scale.pipeline.clock import StageClock
-from ecgl_scale.pipeline.directory import EventLog, RunDirectory
+from ecgl_scale.pipeline.directory import EventLog, RunDirectory, read_results
 from ecgl_scale.pipeline.estimate import is_long, with_times
 from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.plan import plan_run
@@ -77,7 +77,7 @@ def run(
         begun = RunState(config.digest(), store_id(graph), stream.split_hash)
         state = RunState.read(directory.path) or begun
         _refuse_other_store(state, begun, directory.path)
-        results = directory.read_results() if state.is_finished else None
+        results = read_results(directory.path) if state.is_finished else None
         if results is None:
             with RunLog(directory.path / LOG_NAME, on_event) as log:
                 log.begin(config, state, plan)

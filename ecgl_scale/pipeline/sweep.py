@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from ecgl_scale.errors import EcglError, ExitCode, InvalidInputError, StoreExistsError, UsageError
-from ecgl_scale.pipeline.directory import CONFIG_NAME, LOCK_NAME, refuse_other_run
+from ecgl_scale.pipeline.directory import CONFIG_NAME, LOCK_NAME, read_results, refuse_other_run
 from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.pipeline.sweep_plan import Schedule, Share, make_schedule
-from ecgl_scale.pipeline.sweep_record import RECORD_NAME, SweepRun, make_record, read_results, write_record
+from ecgl_scale.pipeline.sweep_record import RECORD_NAME, SweepRun, make_record, write_record
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.config_sweep import Jobs, Sweep
 from ecgl_scale.run.durable import storage_errors, write_atomically

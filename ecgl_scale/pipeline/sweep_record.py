@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ecgl_scale.pipeline.directory import RESULTS_NAME
+from ecgl_scale.pipeline.directory import read_results
 from ecgl_scale.report.runs import Spread, seconds_per_epoch, seconds_per_test
 from ecgl_scale.run.config_sweep import Combination, Sweep, shown_value
 from ecgl_scale.run.durable import write_atomically
@@ -109,15 +109,6 @@ def _measures(results: dict[str, Any], combination: Combination) -> dict[str, fl
         "seconds": math.fsum(stage["seconds"] for stage in stages.values()),
         "peak_bytes": max(stage["peak_bytes"] for stage in stages.values()),
     }
-
-
-def read_results(run: Path) -> dict[str, Any] | None:
-    """What a finished run wrote; None where it cannot be read."""
-    try:
-        found = json.loads((run / RESULTS_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _as_csv(record: dict[str, Any]) -> str:

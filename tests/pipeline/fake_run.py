@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> None:
         time.sleep(600)  # longer than a test may take: a sweep that does not stop it does not end in time
     stage = {"seconds": 1.0, "peak_bytes": 1000 + config.seed}
     stages = {"train": stage, "evaluate": stage}
-    results = {"aa": 10 * config.learn.lambda_ + config.seed, "af": -1.0, "num_tasks": 3, "stages": stages}
+    aa = 10 * config.learn.lambda_ + config.seed
+    results = {"aa": aa, "af": -1.0, "matrix": [[aa]], "num_tasks": 3, "stages": stages}
     (out / "results.json").write_text(json.dumps(results))
     RunState(config.digest(), os.environ.get("FAKE_STORE_ID", "0"), "0", is_finished=True).write(out)
 

@@ -83,6 +83,11 @@ def test_killed_a_sweep_leaves_no_run_behind_and_the_same_command_ends_with_the_
     alone = run_cli("--quiet", "run", out / "method-ecgl" / "config.yaml", "--out", tmp_path / "alone", "--json")
     assert without_clocks(json.loads(alone.stdout)) == without_clocks(read_json(run / "results.json"))
     assert len([*(out / "tasks").glob("*.ecgl")]) == 3  # of three tasks, for all runs together
+    wanted = read_json(run / "results.json")
+    (run / "results.json").write_text("{}")
+    again = run_cli("sweep", config, "--out", out)
+    assert again.code == 0, again.stderr
+    assert without_clocks(read_json(run / "results.json")) == without_clocks(wanted)
 
 
 def is_locked(run: Path) -> bool:
