@@ -202,8 +202,8 @@ class _Runner:
     def _say_beginning(self) -> None:
         kept = sum(run.status == "finished" for run in self._record.runs)
         at_a_time = f", {self._schedule.jobs} at a time" if self._schedule.jobs > 1 else ""
-        told = f"{len(self._queue)} {'run' if len(self._queue) == 1 else 'runs'}{at_a_time}" + (f"; {kept} are finished already" if kept else "")
-        self._on_event(Note(told))
+        runs = "1 run" if len(self._queue) == 1 else f"{len(self._queue)} runs"
+        self._on_event(Note(f"{runs}{at_a_time}" + (f"; {kept} are finished already" if kept else "")))
         for run in self._record.runs:
             if run.status == "failed":
                 self._on_event(Note(f"{run.name}: {first_line(run.message)}"))
