@@ -23,6 +23,7 @@ from ecgl_scale.run.config import NOT_IN_DIGEST, RunConfig, load_config
 from ecgl_scale.run.durable import storage_errors, write_atomically
 from ecgl_scale.run.events import Event, EventSink
 from ecgl_scale.run.lock import take_lock
+from ecgl_scale.run.output_file import refuse_inside_store
 from ecgl_scale.run.plan import MemoryPlan
 
 CONFIG_NAME = "config.yaml"
@@ -44,6 +45,7 @@ class RunDirectory:
     def open(cls, path: Path, config: RunConfig, *, resume: bool) -> RunDirectory:
         """Make a new directory, or take over one that the same config began; nothing of another run is touched."""
         path = path.absolute()
+        refuse_inside_store(path)
         check = partial(refuse_other_run, path, config) if resume else partial(_refuse_any_run, path)
         with storage_errors(path):
             check()

@@ -259,6 +259,19 @@ def test_an_existing_directory_or_file_exits_with_3_and_stays_as_it_is(
     assert _contents(tmp_path) == {"mine/notes.txt": b"mine", "file": b"mine"}
 
 
+def test_nothing_is_made_inside_a_store(config: Path, tmp_path: Path) -> None:
+    store = tmp_path / "other.ecgl"
+    assert run_cli("--quiet", "generate", "kron", store, "--scale", "4").code == 0
+    (tmp_path / "way_in").symlink_to(store / "edges")
+    before = _contents(store)
+    for command in (("run", config, "--out"), ("sweep", config, "--out"), ("generate", "kron", "--scale", "4")):
+        for place in (store / "new", tmp_path / "way_in" / "new"):
+            refused = run_cli(*command, place)
+            assert refused.code == 3, refused.stderr
+            assert "into a store" in refused.stderr
+    assert _contents(store) == before
+
+
 def test_an_empty_directory_is_used(config: Path, tmp_path: Path) -> None:
     assert run_cli("--quiet", "run", config, "--out", tmp_path, "--set", "method=finetune").code == 0
     assert (tmp_path / "results.json").exists()
