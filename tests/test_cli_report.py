@@ -80,6 +80,16 @@ def test_a_page_that_cannot_be_written_is_exit_3(tmp_path: Path) -> None:
     assert run_cli("report", run, "--html", tmp_path / "file" / "page.html").code == 3
 
 
+@pytest.mark.parametrize("place", [("--html", "page.html"), ("--figures", "figures"), ("--figures", "")])
+def test_nothing_of_a_report_is_written_into_a_store(tmp_path: Path, place: tuple[str, str]) -> None:
+    run, store = make_run(tmp_path / "a"), tmp_path / "graph.ecgl"
+    assert run_cli("--quiet", "generate", "kron", store, "--scale", "4").code == 0
+    refused = run_cli("report", run, place[0], store / place[1])
+    assert (refused.code, refused.stdout) == (3, "")
+    assert "into a store" in refused.stderr
+    assert run_cli("--quiet", "verify", store).code == 0
+
+
 def test_status_of_a_real_run_says_it_is_finished(real_run: Path) -> None:
     shown = run_cli("status", real_run, "--watch")
     assert shown.code == 0

@@ -151,7 +151,7 @@ def build_and_report(
         print_json(summary(store, manifest))
     elif not output.quiet:
         features = manifest.features
-        shown = "" if features is None else f", {features.num_features} {features.kind} features"
+        shown = "" if features is None else f", {format_count(features.num_features)} {features.kind} features"
         print(
             f"{store}: {format_count(manifest.num_nodes)} nodes, {format_count(manifest.edges.num_edges)} edges{shown},"
             f" {format_bytes(manifest.total_bytes)}"

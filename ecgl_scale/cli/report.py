@@ -35,7 +35,11 @@ def report(
 ) -> None:
     """Compare finished runs: AA and AF with their spread over seeds, time and memory."""
     from ecgl_scale.report.runs import FinishedRun, group_runs
+    from ecgl_scale.run.output_file import refuse_inside_store
 
+    for target in (html, figures and figures / "a figure"):
+        if target is not None:
+            refuse_inside_store(target)
     found = [FinishedRun.read(path) for given in runs for path in _run_directories(given)]
     groups = group_runs(found)
     if as_json:

@@ -10,7 +10,6 @@ import typer
 
 from ecgl_scale.cli.options import Json, Memory, StorePath
 from ecgl_scale.cli.output import log_warnings, print_json
-from ecgl_scale.errors import StopRequestedError
 from ecgl_scale.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -86,11 +85,8 @@ def run(
     from ecgl_scale.pipeline.run import run as run_config
 
     loaded = _load(config, overrides, memory)
-    try:
-        with context.obj.progress() as sink:
-            results = run_config(loaded, out, resume=resume, memray=memray, on_event=sink)
-    except StopRequestedError as stopped:
-        raise StopRequestedError(stopped.what, where=out, fix="go on with the same command and --resume") from None
+    with context.obj.progress() as sink:
+        results = run_config(loaded, out, resume=resume, memray=memray, on_event=sink)
     if as_json:
         print_json(results)
     elif not context.obj.quiet:

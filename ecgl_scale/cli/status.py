@@ -78,7 +78,8 @@ def describe(found: Status) -> dict[str, str]:
     from ecgl_scale.report.runs import shown_method
 
     lines = {"run": f"{found.path} ({shown_method(found.method)}, {found.setting}, {found.store})"}
-    lines["state"] = f"{found.condition}{f': {found.reason}' if found.reason else ''}"
+    says_both = found.reason.startswith(f"{found.condition} ")  # "stopped by SIGTERM"
+    lines["state"] = found.reason if says_both else f"{found.condition}{f': {found.reason}' if found.reason else ''}"
     of_all = f" of {found.num_tasks}" if found.num_tasks else ""
     if found.condition == "finished":
         lines["tasks"] = f"{found.num_tasks_finished}{of_all} learned"

@@ -19,10 +19,11 @@ from typing import Any
 from ecgl_scale.errors import InvalidInputError, StoreExistsError, UsageError
 from ecgl_scale.pipeline.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.pipeline.state import STATE_NAME, RunState
-from ecgl_scale.run.config import RunConfig, load_config
+from ecgl_scale.run.config import NOT_IN_DIGEST, RunConfig, load_config
 from ecgl_scale.run.durable import storage_errors, write_atomically
 from ecgl_scale.run.events import Event, EventSink
 from ecgl_scale.run.lock import take_lock
+from ecgl_scale.run.output_file import refuse_inside_store
 from ecgl_scale.run.plan import MemoryPlan
 
 CONFIG_NAME = "config.yaml"
@@ -44,6 +45,7 @@ class RunDirectory:
     def open(cls, path: Path, config: RunConfig, *, resume: bool) -> RunDirectory:
         """Make a new directory, or take over one that the same config began; nothing of another run is touched."""
         path = path.absolute()
+        refuse_inside_store(path)
         check = partial(refuse_other_run, path, config) if resume else partial(_refuse_any_run, path)
         with storage_errors(path):
             check()
@@ -104,7 +106,7 @@ def refuse_other_run(path: Path, config: RunConfig) -> None:
         )
     known = load_config(path / CONFIG_NAME)
     if (known.digest() if state is None else state.digest) != config.digest():
-        changed = ", ".join(sorted(_differences(known.model_dump(), config.model_dump())))
+        changed = ", ".join(sorted(_differences(known.to_mapping(), config.to_mapping()) - set(NOT_IN_DIGEST)))
         raise UsageError(
             f"the run directory belongs to another config; these keys differ: {changed}",
             where=path,
@@ -112,14 +114,14 @@ def refuse_other_run(path: Path, config: RunConfig) -> None:
         )
 
 
-def _differences(known: dict[str, Any], given: dict[str, Any], prefix: str = "") -> list[str]:
-    changed = []
+def _differences(known: dict[str, Any], given: dict[str, Any], prefix: str = "") -> set[str]:
+    changed: set[str] = set()
     for name in known.keys() | given.keys():
         old, new = known.get(name), given.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            changed += _differences(old, new, f"{prefix}{name}.")
+            changed |= _differences(old, new, f"{prefix}{name}.")
         elif old != new:
-            changed.append(prefix + name)
+            changed.add(prefix + name)
     return changed
 
 

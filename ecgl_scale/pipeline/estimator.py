@@ -23,6 +23,7 @@ from ecgl_scale.report.metrics import PerformanceMatrix
 from ecgl_scale.run.config import RunConfig, config_from_mapping
 from ecgl_scale.run.durable import storage_errors
 from ecgl_scale.run.events import EventSink, ignore_events
+from ecgl_scale.run.output_file import refuse_inside_store
 from ecgl_scale.run.plan import MemoryPlan
 from ecgl_scale.store.graph import GraphStore
 
@@ -156,6 +157,7 @@ class ECGL:
     def save(self, path: str | Path) -> None:
         """Write weights (safetensors) and what they mean (JSON) to a directory, for ``load`` and ``ecgl infer``."""
         directory, saved = Path(path), self._saved
+        refuse_inside_store(directory / MODEL_NAME)
         if saved is None:
             learner = self._fitted()
             more = {

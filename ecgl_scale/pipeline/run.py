@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.errors import UsageError
+from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.checkpoint import Checkpoints
 from ecgl_scale.pipeline.clock import StageClock
@@ -141,8 +141,12 @@ def _run_from(
         directory.write_results(results)
         replace(state, is_finished=True).write(directory.path)
         return results
+    except StopRequestedError as stopped:  # what a signal's handler advises is for commands without --resume
+        reason = stopped.what
+        fix = "go on with the same command and --resume"
+        raise StopRequestedError(stopped.what, where=directory.path, fix=fix) from None
     except BaseException as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = "stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         raise
     finally:
         log(RunStopped(reason))

@@ -32,6 +32,7 @@ from ecgl_scale.run.config_sweep import Jobs, Sweep
 from ecgl_scale.run.durable import storage_errors, write_atomically
 from ecgl_scale.run.events import BlockFinished, EventSink, Note, StageStarted, ignore_events
 from ecgl_scale.run.lock import take_lock
+from ecgl_scale.run.output_file import refuse_inside_store
 from ecgl_scale.run.signals import uninterrupted
 
 CACHE_NAME = "tasks"
@@ -75,6 +76,7 @@ def run_sweep(
         for seed in sweep.seeds
         for combination in sweep.combinations
     ]
+    refuse_inside_store(out)
     _refuse_other_directory(out)
     for run in runs:
         if _is_finished(run, _config_of(run, out)):
@@ -202,8 +204,8 @@ class _Runner:
     def _say_beginning(self) -> None:
         kept = sum(run.status == "finished" for run in self._record.runs)
         at_a_time = f", {self._schedule.jobs} at a time" if self._schedule.jobs > 1 else ""
-        told = f"{len(self._queue)} runs{at_a_time}" + (f"; {kept} are finished already" if kept else "")
-        self._on_event(Note(told))
+        runs = "1 run" if len(self._queue) == 1 else f"{len(self._queue)} runs"
+        self._on_event(Note(f"{runs}{at_a_time}" + (f"; {kept} are finished already" if kept else "")))
         for run in self._record.runs:
             if run.status == "failed":
                 self._on_event(Note(f"{run.name}: {first_line(run.message)}"))

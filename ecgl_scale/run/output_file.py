@@ -32,17 +32,26 @@ def check_output_file(path: Path) -> Path:
         # The folders as they are, not as they are called: a link may lead into a store.
         folder = Path(os.path.realpath(target.absolute().parent))
         _refuse_folder(path, folder)
-        for parent in (folder, *folder.parents):
-            if _is_store(parent):
-                raise InvalidInputError(
-                    "this file would be written into a store",
-                    where=f"{path}, in the store {parent}",
-                    expected="a file outside of stores, which nothing may change",
-                    fix="choose another path",
-                )
+        refuse_inside_store(path, folder)
     except OSError as error:  # a name that is too long, a circle of links
         raise _refusal(f"this cannot be a file to write: {error.strerror}", path) from error
     return target
+
+
+def refuse_inside_store(path: Path, folder: Path | None = None) -> None:
+    """Refuse a file or directory to make below a store's: a store with anything more in it can no longer be opened.
+
+    ``folder`` is where ``path`` really is, for those who know it already.
+    """
+    folder = folder or Path(os.path.realpath(path.absolute().parent))
+    for parent in (folder, *folder.parents):
+        if _is_store(parent):
+            raise InvalidInputError(
+                "this would be written into a store",
+                where=f"{path}, in the store {parent}",
+                expected="a place outside of stores, which nothing may change",
+                fix="choose another path",
+            )
 
 
 def _mode_of(path: Path) -> int | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ecgl_scale.errors import StoreExistsError
 from ecgl_scale.run.durable import fsync_directory, storage_errors
 from ecgl_scale.run.lock import take_lock
+from ecgl_scale.run.output_file import refuse_inside_store
 from ecgl_scale.run.signals import uninterrupted
 
 
@@ -41,6 +42,7 @@ class Staging:
         return self
 
     def _refuse_existing(self) -> None:
+        refuse_inside_store(self.target)
         if not os.path.lexists(self.target):
             return
         if not self._overwrite:

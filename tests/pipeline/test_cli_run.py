@@ -171,7 +171,7 @@ def test_infer_gives_label_ids_where_classes_came_in_another_order(config: Path,
         ("tasks.kind=time", ["tasks.column"]),
         ("learn.epochs", ["learn.epochs"]),
         ("tasks.class_order=[0, 77]", ["77"]),
-        ("tasks.class_order=[0, 0]", ["0"]),
+        ("tasks.class_order=[0, 0]", ["tasks.class_order", "twice"]),
         ("tasks.split=store", ["split"]),
         ("infer.partitions=901", ["infer.partitions is 901", "900 nodes"]),
     ],
@@ -259,6 +259,19 @@ def test_an_existing_directory_or_file_exits_with_3_and_stays_as_it_is(
     assert _contents(tmp_path) == {"mine/notes.txt": b"mine", "file": b"mine"}
 
 
+def test_nothing_is_made_inside_a_store(config: Path, tmp_path: Path) -> None:
+    store = tmp_path / "other.ecgl"
+    assert run_cli("--quiet", "generate", "kron", store, "--scale", "4").code == 0
+    (tmp_path / "way_in").symlink_to(store / "edges")
+    before = _contents(store)
+    for command in (("run", config, "--out"), ("sweep", config, "--out"), ("generate", "kron", "--scale", "4")):
+        for place in (store / "new", tmp_path / "way_in" / "new"):
+            refused = run_cli(*command, place)
+            assert refused.code == 3, refused.stderr
+            assert "into a store" in refused.stderr
+    assert _contents(store) == before
+
+
 def test_an_empty_directory_is_used(config: Path, tmp_path: Path) -> None:
     assert run_cli("--quiet", "run", config, "--out", tmp_path, "--set", "method=finetune").code == 0
     assert (tmp_path / "results.json").exists()
@@ -269,9 +282,10 @@ def test_a_directory_of_another_config_exits_with_2_and_names_the_keys(
 ) -> None:
     run, _ = finished
     before = _contents(run)
-    ran = run_cli("run", config, "--out", run, "--resume", "--set", "learn.epochs=5", "--set", "seed=3")
+    keys = ("--set", "learn.epochs=5", "--set", "seed=3", "--set", "learn.lambda=2")
+    ran = run_cli("run", config, "--out", run, "--resume", *keys, "--memory", "1GiB", "--set", "threads=1")
     assert ran.code == 2
-    assert "these keys differ: learn.epochs, seed" in ran.stderr
+    assert "these keys differ: learn.epochs, learn.lambda, seed\n" in ran.stderr  # memory and threads may differ
     assert str(run / "config.yaml") in ran.stderr
     assert _contents(run) == before
 

@@ -188,6 +188,13 @@ def test_only_all_seen_tasks_fill_a_row_of_the_matrix(graph: GraphStore, tasks: 
     assert model.matrix_.values[1, :2].tolist() == row
 
 
+def test_a_model_is_not_saved_into_a_store(learned: ECGL, graph: GraphStore) -> None:
+    for place in (graph.path, graph.path / "model"):
+        with pytest.raises(InvalidInputError, match="into a store"):
+            learned.save(place)
+    GraphStore.open(graph.path)
+
+
 def test_saved_weights_are_read_again(learned: ECGL, tmp_path: Path) -> None:
     learned.save(tmp_path / "model")
     loaded = ECGL.load_weights(tmp_path / "model")

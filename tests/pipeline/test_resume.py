@@ -227,9 +227,31 @@ def test_a_stopped_run_says_how_to_go_on(config: Path, tmp_path: Path, monkeypat
     from ecgl_scale.pipeline.learner import Learner
 
     monkeypatch.setattr(Learner, "train_epoch", lambda *_: signal.raise_signal(signal.SIGTERM))
-    stopped = run_cli("run", config, "--out", tmp_path / "run")
+    run = tmp_path / "run"
+    stopped = run_cli("run", config, "--out", run)
     assert stopped.code == 75
     assert "--resume" in stopped.stderr
+    assert (run / "run.log").read_text().splitlines()[-1] == "  fix: go on with the same command and --resume"
+    assert events_of(run, "RunStopped")[-1]["reason"] == "stopped by SIGTERM"
+    assert "same command again" not in run_cli("status", run).stdout  # without --resume that would be refused
+
+
+def test_a_run_stopped_while_it_is_planned_is_not_to_be_resumed(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ecgl_scale.pipeline.run.plan_run", lambda *_: signal.raise_signal(signal.SIGTERM))
+    stopped = run_cli("run", config, "--out", tmp_path / "run")
+    assert stopped.code == 75
+    assert "run the same command again" in stopped.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_status_says_that_ctrl_c_stopped_a_run(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ecgl_scale.pipeline.learner import Learner
+
+    monkeypatch.setattr(Learner, "train_epoch", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert run_cli("run", config, "--out", tmp_path / "run").code == 130
+    assert "stopped by Ctrl-C\n" in run_cli("status", tmp_path / "run").stdout
 
 
 def test_while_a_run_goes_on_its_directory_is_refused_to_all_others(

@@ -196,8 +196,7 @@ def test_a_changed_config_or_store_is_refused_and_nothing_is_started(
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     changed = sweep(config, out, "--grid", "learn.lambda=1,2", "--set", "learn.epochs=13", "--set", "threads=1")
     assert changed.code == 2
-    assert "these keys differ: " in changed.stderr
-    assert "learn.epochs" in changed.stderr
+    assert "these keys differ: learn.epochs\n" in changed.stderr
     other = write_config(tmp_path / "other.yaml", write_store(tmp_path / "x.ecgl", draw_graph(seed=1)))
     assert "store" in sweep(other, out, "--grid", "learn.lambda=1,2").stderr
     monkeypatch.setenv("FAKE_STORE_ID", "another")
