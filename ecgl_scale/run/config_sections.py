@@ -161,6 +161,12 @@ class LearnConfig(Section):
                 expected="a graph network is trained on the whole task graph",
                 fix="set `batching: full` or `train_as: mlp`",
             )
+        if self.train_as == "gcn" and self.num_hops:
+            raise UsageError(
+                f"learn.features is {self.features}, but learn.train_as is gcn",
+                expected="features that are passed along edges beforehand go through an MLP, and are tested so",
+                fix="set `features: raw` or `train_as: mlp`",
+            )
         if self.reduction == "sum" and self.balance != "none":
             raise UsageError(
                 f"learn.reduction is sum, but learn.balance is {self.balance}",
