@@ -118,5 +118,11 @@ class ContinualgnnConfig(Section):
 
     lambda_: float = Field(default=80.0, ge=0, alias="lambda", description="Weight of the penalty.")
     memory_nodes: int = Field(default=250, ge=1, description="Nodes kept in all, shared by the classes' counts.")
-    detect_ratio: float = Field(default=0.8, ge=0, le=1, description="Share of influenced nodes trained again.")
+    detect_ratio: float = Field(
+        default=0.8,
+        ge=0,
+        le=1,
+        description="Share of influenced nodes trained again, besides old nodes with new neighbours. "
+        "For `tasks.inter_task_edges: true`.",
+    )
     alpha: float = Field(default=0.0, ge=0, description="How much a node's importance raises its chance to be kept.")
