@@ -10,7 +10,7 @@ Detection (``tasks.inter_task_edges`` only: without edges to old nodes nothing o
 Memory: B_c = floor(B n_c / n) nodes of class c, n_c training nodes seen of it. Classes over their quota lose nodes at
     random. A new node is added while there is room, then takes a random place with chance B_c / n_c (1 + alpha s);
     s = sigmoid(10 share - 5), share of its neighbours with a known label that have another one. Known are training
-    labels. Memory nodes are replayed without edges.
+    labels. n_c is that after the task, for all of its nodes. Memory nodes are replayed without edges.
 theta* and F = (gradient of the mean CE on the memory)^2 are those after the last task.
 
 Memory of the run: 16 bytes a weight, the memory nodes; detection holds the task graph as GCN training does.
