@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.message import GraphPropagation
 from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes, end_plan
@@ -74,6 +75,15 @@ class Continualgnn(Method):
         self._memory = MemoryBank.empty(1)
         self._counts = np.zeros(0, np.int64)
         self._last: Arrays = {}
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse what cannot be computed."""
+        if config.tasks.inter_task_edges and config.learn.num_hops:
+            raise UsageError(
+                f"learn.features is {config.learn.features}, and continualgnn compares what the graph network says "
+                "of old nodes before and after new edges",
+                expected="learn.features: raw, or tasks.inter_task_edges: false",
+            )
 
     def segments(self, context: Context) -> list[AnySegment]:
         """One mean over all that is trained on."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.methods.continualgnn import detect_old_nodes, fill_quotas, neighbour_importance
 from ecgl_scale.learn.methods.kept import weights_of_state
 from ecgl_scale.pipeline.run import run
@@ -148,6 +149,15 @@ def test_detection_finds_the_old_nodes_that_the_change_reaches(
     only_changed = detect_old_nodes(learner.context, before, 0.0)
     assert only_changed.tolist() == np.intersect1d(seen[changed], train_ids).tolist()
     assert 0 < only_changed.size < found.size < np.intersect1d(seen[reached], train_ids).size
+
+
+def test_detection_with_features_that_have_passed_the_edges_is_refused(
+    store: Path, cache: Path, tmp_path: Path
+) -> None:
+    keys = ("tasks.inter_task_edges=true", "learn.features=propagated:1")
+    with pytest.raises(UsageError, match="learn.features is .*continualgnn"):
+        run(small_config(store, cache, "continualgnn", *keys), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("backbone", ["mlp", "gcn"])
