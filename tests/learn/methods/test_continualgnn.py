@@ -155,7 +155,7 @@ def test_detection_with_features_that_have_passed_the_edges_is_refused(
     store: Path, cache: Path, tmp_path: Path
 ) -> None:
     keys = ("tasks.inter_task_edges=true", "learn.features=propagated:1")
-    with pytest.raises(UsageError, match="learn.features is .*continualgnn"):
+    with pytest.raises(UsageError, match=r"learn.features is .*continualgnn"):
         run(small_config(store, cache, "continualgnn", *keys), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
