@@ -41,6 +41,7 @@ def test_cm_scores_count_the_nodes_of_other_classes_nearby(rows: tuple[np.ndarra
 def test_cm_draws_whom_it_compares_with_and_the_public_code_candidates_too(
     store: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert ergnn.MAX_COMPARED == 1000
     monkeypatch.setattr(ergnn, "MAX_COMPARED", 4)
     x, labels = np.zeros((30, 2), np.float32), np.repeat([0, 1, 2], 10)
     scores = coverage_scores(RowCache.from_array(x), labels, 1.0, np.random.default_rng(0))
