@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from ecgl_scale.learn.methods import METHODS
 from ecgl_scale.learn.methods.dygrain import Distillation, Dygrain, influenced_nodes
 from ecgl_scale.learn.methods.kept import weights_of_state
 from tests.learn.methods.learning import begin, check_goes_on, check_whole_run, learn, new_learner, small_config
-from tests.pipeline.streams import Drawn
+from tests.pipeline.streams import Drawn, write_store
 
 
 def test_it_says_that_it_is_a_reconstruction() -> None:
@@ -22,8 +23,14 @@ def test_it_says_that_it_is_a_reconstruction() -> None:
     assert "reconstruction" in (Dygrain.__doc__ or "").lower()
 
 
-def test_influence_is_a_walk_from_the_new_nodes(store: Path, cache: Path, drawn: Drawn, tmp_path: Path) -> None:
-    keys = ("tasks.inter_task_edges=true", "dygrain.nodes=12", "dygrain.restart=0.4")
+@pytest.mark.parametrize(("every", "count"), [(1, 12), (12, 100)])
+def test_influence_is_a_walk_from_the_new_nodes(
+    every: int, count: int, cache: Path, drawn: Drawn, tmp_path: Path
+) -> None:
+    """With few edges there are more places than nodes that are influenced at all."""
+    drawn = replace(drawn, edge_index=drawn.edge_index[:, ::every])
+    store = write_store(tmp_path / "graph.ecgl", drawn)
+    keys = ("tasks.inter_task_edges=true", f"dygrain.nodes={count}", "dygrain.restart=0.4")
     config = small_config(store, cache, "dygrain", *keys)
     learner = new_learner(config, tmp_path)
     task = learner.stream[1]
@@ -37,7 +44,9 @@ def test_influence_is_a_walk_from_the_new_nodes(store: Path, cache: Path, drawn:
     start = np.isin(seen, task.node_ids).astype(np.float64)
     score = sum(0.4 * 0.6**k * (np.linalg.matrix_power(mean, k) @ start) for k in range(3))
     old = np.flatnonzero(np.isin(seen, learner.stream[0].train_ids))
-    best = old[np.argsort(-score[old], kind="stable")][:12]
+    best = old[np.argsort(-score[old], kind="stable")][:count]
+    best = best[score[best] > 0]
+    assert 0 < best.size < old.size
     found = influenced_nodes(learner.context)
     assert found.tolist() == np.sort(seen[best]).tolist()
     assert set(found.tolist()) <= set(learner.stream[0].train_ids.tolist())
