@@ -104,6 +104,14 @@ def test_the_teacher_is_the_model_before_the_task_and_never_changes(store: Path,
     assert all(np.array_equal(kept[name], array) for name, array in learner.method.state().items())
 
 
+def test_the_bank_has_as_many_nodes_of_each_class(store: Path, cache: Path, tmp_path: Path) -> None:
+    learner = new_learner(small_config(store, cache, "dygrain"), tmp_path)
+    learn(learner, 0, 1)
+    assert np.bincount(learner.bank.label).tolist() == [6, 6, 6, 6]
+    for task in learner.stream[:2]:
+        assert np.isin(learner.bank.for_tasks([task.index]).node_ids, task.train_ids).all()
+
+
 @pytest.mark.parametrize("backbone", ["mlp", "gcn"])
 def test_influenced_nodes_are_trained_with_the_new_ones(
     backbone: str, store: Path, cache: Path, tmp_path: Path
