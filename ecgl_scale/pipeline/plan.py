@@ -123,7 +123,7 @@ def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
     for task in sizes.stream:
         scored = max(task.test_ids.size, task.valid_ids.size) * sizes.widths[-1] * SCORE_BYTES
         if config.learn.num_hops:
-            plan = _propagation(sizes, task, room_bytes, seen=config.tasks.inter_task_edges)
+            plan = _propagation(sizes, task, room_bytes, seen=_uses_seen(config))
             predicting = 4 * PREDICT_ROWS * (2 * sizes.widths[0] + 2 * sum(sizes.widths[1:]))
             plan = replace(plan, host_bytes=max(plan.host_bytes, predicting))
         else:

@@ -4,7 +4,7 @@
 as the papers do      the task's own subgraph    each task's own subgraph
 inter_task_edges      all tasks so far           all tasks up to the tested one
 eval_scope: seen                                 all tasks so far
-features propagated   (the same, k hops)         the MLP alone, as the hops are in its input
+features propagated   (the same, k hops)         the same: the MLP alone, on features passed along these graphs' edges
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Predictor:
         self._work = work
         self._on_event = on_event
         self._propagated: dict[int, Matrix] = {}
+        self._of_all_seen: tuple[int, Matrix] | None = None
 
     def prepare(self, task: Task) -> None:
         """Extract the graphs of a task, unless an earlier run has."""
@@ -77,25 +78,41 @@ class Predictor:
     def _propagated_features(self, task: Task) -> Matrix:
         if task.index not in self._propagated:
             graph, nodes = self.training_graph(task)
-            directory = self._work / f"propagated-{task.index}"
-            directory.mkdir(parents=True, exist_ok=True)
-            found = propagate_features(
-                graph,
-                self._config.learn.num_hops,
-                norm=self._config.infer.norm,
-                memory=self._config.memory,
-                threads=self._config.threads,
-                work_directory=directory,
-                on_event=self._on_event,
-            )
             own = positions_of(nodes, task.node_ids)
-            found = found if own.size == len(found) else np.asarray(found[own], np.float32)
-            self._propagated[task.index] = _in_file(found, directory / "features.rows")
+            self._propagated[task.index] = self._propagate(graph, own, f"propagated-{task.index}")
         return self._propagated[task.index]
+
+    def _features_of_all_seen(self, after: Task) -> Matrix:
+        """Of all nodes seen, passed along all edges among them; of one task at a time, as there are more every time."""
+        if self._of_all_seen is None or self._of_all_seen[0] != after.index:
+            self._of_all_seen = None
+            shutil.rmtree(self._work / f"propagated-seen-{after.index - 1}", ignore_errors=True)
+            graph = self._graphs.seen(after)
+            found = self._propagate(graph, np.arange(graph.num_nodes), f"propagated-seen-{after.index}")
+            self._of_all_seen = after.index, found
+        return self._of_all_seen[1]
+
+    def _propagate(self, graph: GraphStore, local: NDArray[np.int64], name: str) -> Matrix:
+        directory = self._work / name
+        directory.mkdir(parents=True, exist_ok=True)
+        found = propagate_features(
+            graph,
+            self._config.learn.num_hops,
+            norm=self._config.infer.norm,
+            memory=self._config.memory,
+            threads=self._config.threads,
+            work_directory=directory,
+            on_event=self._on_event,
+        )
+        found = found if local.size == len(found) else np.asarray(found[local], np.float32)
+        return _in_file(found, directory / "features.rows")
 
     def logits(self, weights: SharedWeights, *, after: Task, on: Task, ids: NDArray[np.int64]) -> Matrix:
         """Outputs for some nodes of the task ``on``, as the model is after the task ``after``."""
         if self._config.learn.num_hops:
+            if self._config.tasks.eval_scope == "seen":
+                nodes = self._graphs.node_ids(after, scope="seen")
+                return self._mlp(weights, self._features_of_all_seen(after), positions_of(nodes, ids))
             return self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
         graph, nodes = self._test_graph(after, on)
         directory = self._work / "infer"

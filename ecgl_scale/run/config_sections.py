@@ -109,7 +109,12 @@ class LearnConfig(Section):
     epochs: int = Field(default=200, ge=1, description="Epochs a task.")
     lr: float = Field(default=0.005, gt=0, description="Step size of Adam.")
     weight_decay: float = Field(default=0.0005, ge=0, description="L2 penalty inside Adam.")
-    lambda_: float = Field(default=1.0, ge=0, alias="lambda", description="Weight of remembered nodes in the loss.")
+    lambda_: float = Field(
+        default=1.0,
+        ge=0,
+        alias="lambda",
+        description="Weight of remembered nodes in the loss: of `ecgl`, and of `ssm` in task-il.",
+    )
     balance: Literal["none", "task", "unified", "reference"] = Field(
         default="unified",
         description="Weigh classes alike: not at all, in new and remembered nodes apart, in both together, "
@@ -160,6 +165,12 @@ class LearnConfig(Section):
                 "learn.batching is minibatch, but learn.train_as is gcn",
                 expected="a graph network is trained on the whole task graph",
                 fix="set `batching: full` or `train_as: mlp`",
+            )
+        if self.train_as == "gcn" and self.num_hops:
+            raise UsageError(
+                f"learn.features is {self.features}, but learn.train_as is gcn",
+                expected="features that are passed along edges beforehand go through an MLP, and are tested so",
+                fix="set `features: raw` or `train_as: mlp`",
             )
         if self.reduction == "sum" and self.balance != "none":
             raise UsageError(
@@ -217,7 +228,8 @@ class RankConfig(Section):
     )
     features: Literal["raw", "logits"] = Field(
         default="raw",
-        description="Importance compares the store's features, or the model's outputs in the task's last epoch.",
+        description="Importance compares the features, scaled by `learn.scale`, or the model's outputs in the task's "
+        "last epoch. Diversity always compares the features.",
     )
     self_loops: bool = Field(default=False, description="Rank on the task graph with a self loop at every node.")
     include_self: bool = Field(default=False, description="Diversity counts a node among its own neighbours.")

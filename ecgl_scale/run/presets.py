@@ -1,6 +1,9 @@
 """Named variants of the method: a value for every key in which the paper, its public code and our own advice differ.
 
-A key that is given in a config, or on the command line, wins over its preset.
+A key that is given in a config, or on the command line, wins over its preset. They are variants of E-CGL and hold for
+every method; of the other methods the public code has no biases (``learn.bias: false``) and, but for LwF, torch's first
+weights. The paper's formulas have no biases either, its code has, and so have all presets. PageRank gives the ranks
+after its last sweep, in the public code those before it, which differ by less than ``rank.tol``.
 """
 
 from __future__ import annotations

@@ -293,6 +293,7 @@ def test_tasks_by_time_have_all_classes_each_so_both_settings_are_the_same(finis
         ("learn.scale=standard",),
         ("learn.features=propagated:2",),
         ("learn.features=propagated:1", "tasks.inter_task_edges=true"),
+        ("learn.features=propagated:1", "tasks.eval_scope=seen"),
         ("learn.hidden=[]",),
         ("learn.hidden=[16, 12]", "learn.dropout=0.2"),
         ("infer.backend=torch", "infer.partitions=3", "infer.partitioner=ldg"),

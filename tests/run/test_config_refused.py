@@ -150,6 +150,7 @@ def test_the_store_must_be_given() -> None:
         (["tasks.fractions=[0.8, 0, 0.2]", "tasks.score=valid"], ["tasks.fractions", "tasks.score is valid"]),
         (["bank.budget=0"], ["bank.budget is 0", "bank.quota is class"]),
         (["bank.importance=false", "bank.diversity=false"], ["both false", "bank.select=random"]),
+        (["learn.train_as=gcn", "learn.features=propagated:1"], ["learn.features is propagated:1", "train_as is gcn"]),
         (["learn.train_as=gcn", "learn.batching=minibatch"], ["learn.batching", "learn.train_as is gcn"]),
         (["learn.reduction=sum"], ["learn.reduction is sum", "learn.balance is unified"]),
         (["tasks.classes_per_task=1", "setting=task-il"], ["classes_per_task is 1", "class-il"]),

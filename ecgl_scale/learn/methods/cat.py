@@ -8,6 +8,10 @@ one); labels are fixed, edges are self loops only, so the synthetic side needs n
 condensed graphs so far, the current one included, go through the model as rows, with either backbone.
 The public code leaves out the last layer of its 512, 256 encoder, so ``hidden`` is [512].
 
+Not as the public code: it takes 3,000 to 5,000 steps and 500 epochs without balance, here ``steps`` is 1,000, and
+``learn.epochs`` and ``learn.balance`` are those of all methods; ``nodes`` is 60 for tasks of any size, where it keeps 4
+to 318 and the E-CGL paper's table has 100 to 5,000. task-IL has a node compete in its own task.
+
 The task graph is read twice (features and edges, more often where few columns fit) for P X; that stays in memory
 where it fits and else in a file, and is then read block by block, once for 16 encoders. ``real_nodes`` draws so many
 nodes of each class for those instead of all. Memory: ``spread.plan_features``; then P X, the encoders and 48 MiB.

@@ -4,12 +4,13 @@
 
 Detection (``tasks.inter_task_edges`` only: without edges to old nodes nothing old can change):
     delta_u = |f*(G_t, u) - f*(G_t-1, u)|_1 for new nodes, alone in G_t-1, and for old ones with new in-neighbours
-    score = M^2 delta,  M f(v) = (f(v) + sum of in-neighbours' f) / (deg + 1);  the best ``detect_ratio`` of nodes with
-    a score are detected, of which old training nodes are trained again. f* is the graph network before the task.
+    score = M^2 delta,  M f(v) = (f(v) + sum of in-neighbours' f) / (deg + 1)
+    Trained again are old training nodes with new in-neighbours, and those among the best ``detect_ratio`` of all nodes
+    with a score. f* is the graph network before the task.
 Memory: B_c = floor(B n_c / n) nodes of class c, n_c training nodes seen of it. Classes over their quota lose nodes at
     random. A new node is added while there is room, then takes a random place with chance B_c / n_c (1 + alpha s);
     s = sigmoid(10 share - 5), share of its neighbours with a known label that have another one. Known are training
-    labels. Memory nodes are replayed without edges.
+    labels. n_c is that after the task, for all of its nodes. Memory nodes are replayed without edges.
 theta* and F = (gradient of the mean CE on the memory)^2 are those after the last task.
 
 Memory of the run: 16 bytes a weight, the memory nodes; detection holds the task graph as GCN training does.
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.message import GraphPropagation
 from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes, end_plan
@@ -51,6 +53,8 @@ from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
 
 HOPS = 2
+ROUNDING = 1e-5
+"""Share of its outputs by which those of a node that has not changed may differ."""
 LOOK_BYTES = 48
 """An edge's ends and their labels, while neighbours are compared."""
 
@@ -71,6 +75,15 @@ class Continualgnn(Method):
         self._memory = MemoryBank.empty(1)
         self._counts = np.zeros(0, np.int64)
         self._last: Arrays = {}
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse what cannot be computed."""
+        if config.tasks.inter_task_edges and config.learn.num_hops:
+            raise UsageError(
+                f"learn.features is {config.learn.features}, and continualgnn compares what the graph network says "
+                "of old nodes before and after new edges",
+                expected="learn.features: raw, or tasks.inter_task_edges: false",
+            )
 
     def segments(self, context: Context) -> list[AnySegment]:
         """One mean over all that is trained on."""
@@ -232,7 +245,10 @@ def neighbour_importance(graph: GraphStore, nodes: Ids, task: Task, context: Con
 
 
 def detect_old_nodes(context: Context, weights: SharedWeights, ratio: float) -> Ids:
-    """Training nodes of old tasks among the best ``ratio`` of all nodes that the change reaches; ids, ascending."""
+    """Training nodes of old tasks that have changed, or are among the best ``ratio`` of all that the change reaches.
+
+    Ids, ascending.
+    """
     task = context.task
     previous = context.stream.seen(task)[-2]
     graph, nodes = context.graph(task)
@@ -247,11 +263,14 @@ def detect_old_nodes(context: Context, weights: SharedWeights, ratio: float) -> 
     with torch.no_grad():
         before[alone] = weights.mlp(torch.from_numpy(rows.take(alone)).to(weights.device)).cpu().numpy()
     del rows  # the next line reads them again
-    delta = np.abs(graph_outputs(context, weights, task) - before).sum(axis=1)
+    now = graph_outputs(context, weights, task)
+    delta = np.abs(now - before).sum(axis=1)
+    # A new node without neighbours is the same in both graphs, but not computed in the same way.
+    delta[delta <= ROUNDING * np.abs(now).sum(axis=1)] = 0
     score = averaging.spread(np.where(changed, delta, 0), HOPS)
     reached = np.flatnonzero(score > 0)
     best = top_nodes(score, int(ratio * reached.size), candidates=reached)
-    return np.intersect1d(nodes[best], old_train_ids(context))
+    return np.intersect1d(np.union1d(nodes[best], nodes[changed]), old_train_ids(context))
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]

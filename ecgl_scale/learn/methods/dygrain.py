@@ -11,6 +11,8 @@ V_kd, *knowledge distillation with truth*: nodes of the bank that are being forg
     rise d = CE(model) - CE(teacher) > 0, chosen anew in every step. The teacher is the model before the task;
     eta = ``truth``. The bank holds ``bank.budget`` random nodes a task, the same of each class, without edges.
 
+    The rise is among all classes that may be given, KL among those that the teacher knows.
+
 What is ours and not the paper's, as that does not say: the walk's length and start, the choice of the bank, the means.
 Memory: 4 bytes a weight, and outputs of the bank.
 """

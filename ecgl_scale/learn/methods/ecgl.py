@@ -6,8 +6,11 @@ import shutil
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods.base import Context, Method, TaskSizes
+from ecgl_scale.learn.methods.base import Context, Ids, Method, TaskSizes
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.memory import own_memory_bytes
@@ -37,7 +40,7 @@ class Ecgl(Method):
         journal = context.work / "rank"
         outputs = None
         if context.config.rank.features == "logits":
-            outputs = context.trainer.logits(context.graph_rows(task), weights=context.trainer.kept_weights)
+            outputs = _outputs(context, nodes)
         chosen = choose_nodes(
             graph,
             positions_of(nodes, task.train_ids),
@@ -76,6 +79,18 @@ class Ecgl(Method):
         making = sizes.rows_bytes(num_nodes) + sizes.epoch_bytes
         outputs = 4 * num_nodes * sizes.widths[-1]
         return replace(ranking, host_bytes=max(ranking.host_bytes, making) + outputs)
+
+
+def _outputs(context: Context, nodes: Ids) -> NDArray[np.float32]:
+    """Of every node of the graph that is ranked, by what the model is given of it."""
+    task, trainer = context.task, context.trainer
+    if not context.config.learn.num_hops:
+        return trainer.logits(context.graph_rows(task), weights=trainer.kept_weights)
+    found = np.empty((nodes.size, trainer.weights.num_classes), np.float32)
+    for one in context.stream.seen(task) if context.config.tasks.inter_task_edges else [task]:
+        rows = context.rows(one, one.node_ids, f"ranked-{one.index}")
+        found[positions_of(nodes, one.node_ids)] = trainer.logits(rows, weights=trainer.kept_weights)
+    return found
 
 
 def choose_settings(config: RunConfig, task_index: int) -> ChooseSettings:

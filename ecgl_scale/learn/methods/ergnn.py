@@ -5,9 +5,10 @@
     MF   of each class the nodes nearest to the mean of its features
     CM   of each class the nodes with the fewest nodes of other classes within ``distance``
 
-Each loss is a mean of its own, weighed as the config says; ``bank.budget`` nodes a task, shared equally by its classes.
+Each loss is a mean of its own (a sum with ``learn.reduction: sum``), weighed as the config says; ``bank.budget`` nodes
+a task, shared equally by its classes.
 Both choices look at the features alone, so it does not matter whether they are made at the first epoch or the last.
-CM compares with at most 1,000 nodes of each other class, drawn at random, as the authors do.
+CM compares with at most 1,000 nodes of each other class, drawn at random, as the authors do (but in full precision).
 
 ``reference: true``, as the public code: MF keeps the nodes with the *smallest* product with the mean; CM has at most
 1,000 candidates of a class; task-IL nests the losses of the old tasks, L <- beta L + (1 - beta) L_j from the oldest on,
@@ -67,9 +68,10 @@ class Ergnn(Method):
             coefficients = np.empty(len(replay.labels), np.float32)
             for age, task in enumerate(reversed(tasks.tolist())):
                 rows = replay.tasks == task
-                # A mean of the task's own rows, as each old task has a loss of its own.
                 share = kept.coefficients[rows]
-                coefficients[rows] = share / share.sum() * (1 - beta) * beta**age
+                if context.config.learn.reduction == "mean":  # of the task's own rows, which have a loss of their own
+                    share = share / share.sum()
+                coefficients[rows] = share * (1 - beta) * beta**age
             kept = replace(kept, coefficients=coefficients)
         return context.attach([context.task], parts, replay, [scaled(new, weights[0]), scaled(kept, weights[1])])
 

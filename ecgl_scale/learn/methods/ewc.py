@@ -6,8 +6,10 @@ w*_j are the weights after task j, F_j the diagonal of its empirical Fisher ther
 sum_i c_i (dl_i / dw)^2, each row's own gradient squared (Kirkpatrick et al., eq. 3). Exact on rows by themselves;
 trained as a graph it is estimated by ``ewc.draws`` random signs, see ``learn.fisher``.
 
-``reference: true``: F_j is the square of the full-batch gradient instead, which is far smaller; and in task-IL no class
-is balanced from the second task on, as the public code shifts labels before it counts them.
+``reference: true``: F_j is the square of the full-batch mean gradient instead, as the public code has it: rows
+cancel each other, so it is far smaller, and lambda = 10000 was chosen with it. The default, the Fisher of EWC's own
+paper, holds weights harder with the same lambda. And in task-IL no class is balanced from the second task on, as the
+public code shifts labels before it counts them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Joint training: at every task, new weights and the rows of all tasks so far. The upper bound; not continual."""
+"""Joint training: at every task, new weights and the rows of all tasks so far. The upper bound; not continual.
+
+The loss is one mean over all rows, weighed as the config says; the public code adds up a mean of each task. With
+balanced classes and as many of them in every task the two differ by a factor, the number of tasks, which Adam takes out
+but for the weight decay. Adam's moments go on, and weights begin as ``learn.init`` says (public code: Xavier).
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ proportion to their in-degrees + 1. All edges among stored nodes are stored; onl
 setting of the paper's table is [0, 0]: centre nodes and the edges among them.
 
 Trained as a graph network, messages run over the stored edges; trained as an MLP, edges play no part, and the centre
-nodes' rows are replayed. lambda is ``learn.lambda``. Neighbours that belong to another task are not stored.
+nodes' rows are replayed. lambda is ``learn.lambda``; in class-IL it plays no part. Neighbours that belong to another
+task are not stored.
 The public code counts a centre node once more in every epoch (class-IL), a slip that is not followed here.
 Memory: 8 bytes a node of the task's graph while neighbours are drawn by degree; nothing else grows with the graph.
 """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from ecgl_scale.learn.loss import Segment
+from ecgl_scale.learn.methods import cat
 from ecgl_scale.learn.methods.cat import Cat, Condenser, share_nodes
 from ecgl_scale.learn.methods.kept import draw_per_class
 from ecgl_scale.learn.rows import RowCache
@@ -107,7 +109,7 @@ def test_a_task_is_trained_on_all_condensed_graphs_and_nothing_else(
     (segment,) = learner.method.segments(learner.context)
     assert isinstance(segment, Segment)
     assert segment.num_rows == 20
-    assert np.bincount(segment.labels).tolist() == [5, 5, 5, 5]
+    assert np.bincount(segment.labels).tolist() == [6, 4, 3, 7]  # of 24 and 19, and of 14 and 22
     columns = segment.columns if segment.groups is None else segment.columns[segment.groups[0]]
     assert np.flatnonzero(columns).tolist() == ([0, 1, 2, 3] if setting == "class-il" else [0, 1])
     kept = learner.method.state()
@@ -128,6 +130,33 @@ def test_propagated_features_are_the_symmetric_mean_in_any_memory(
     local = positions_of(nodes, task.train_ids)
     found = propagate_features(graph, local, path=tmp_path / "a")
     assert np.allclose(found.read(0, local.size), wanted[local], atol=1e-5)
+
+
+@pytest.mark.parametrize("features", ["raw", "propagated:2"])
+def test_the_real_side_has_passed_the_edges_and_the_made_one_starts_as_the_models_input(
+    store: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: str
+) -> None:
+    given: list[np.ndarray] = []
+
+    class Watched(Condenser):
+        def __init__(self, real: RowCache, *rest: Any, **keys: Any) -> None:
+            super().__init__(real, *rest, **keys)
+            given.append(np.array(real.read(0, real.num_rows)))
+
+        def match(self, rows: torch.Tensor, *rest: Any) -> None:
+            given.append(rows.numpy().copy())
+
+    monkeypatch.setattr(cat, "Condenser", Watched)
+    keys = (*SMALL, "cat.steps=1", f"learn.features={features}")
+    learner = new_learner(small_config(store, cache, "cat", *keys), tmp_path)
+    begin(learner, 0)
+    task, context = learner.stream[0], learner.context
+    graph, nodes = context.graph(task)
+    once = propagate_features(graph, positions_of(nodes, task.train_ids), path=tmp_path / "real")
+    inputs = np.asarray(context.bank_rows(task, task.train_ids))
+    real, first = given
+    assert np.allclose(real, once.read(0, once.num_rows) if features == "raw" else inputs, atol=1e-5)
+    assert all((inputs == row).all(axis=1).any() for row in first)
 
 
 def test_condensing_is_done_once_for_a_run_that_goes_on(config: RunConfig, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.methods.continualgnn import detect_old_nodes, fill_quotas, neighbour_importance
 from ecgl_scale.learn.methods.kept import weights_of_state
 from ecgl_scale.pipeline.run import run
@@ -50,13 +51,31 @@ def test_the_reservoir_takes_new_nodes_with_the_chance_of_their_share() -> None:
 
 
 def test_important_nodes_are_kept_more_often() -> None:
-    kept = np.zeros(100)
-    importance = np.repeat([0.0, 1.0], 50)
-    for seed in range(200):
+    for importance in (0.0, 0.5):
+        draws = [
+            fill_quotas(
+                np.zeros(10, np.int64),
+                np.zeros(1, np.int64),
+                np.array([100]),
+                10,
+                importance=np.array([importance]),
+                alpha=4.0,
+                rng=np.random.default_rng(seed),
+            )
+            for seed in range(2000)
+        ]
+        chance = 10 / 101 * (1 + 4 * importance)
+        assert np.mean([filled.new.size for filled in draws]) == pytest.approx(chance, abs=0.04)
+
+
+def test_a_class_over_its_quota_loses_any_of_its_nodes() -> None:
+    kept = np.zeros(10)
+    for seed in range(400):
         rng = np.random.default_rng(seed)
-        old, new = np.zeros(10, np.int64), np.zeros(100, np.int64)
-        kept[fill_quotas(old, new, np.array([100]), 10, importance=importance, alpha=4.0, rng=rng).new] += 1
-    assert kept[50:].sum() > 2 * kept[:50].sum()
+        filled = fill_quotas(np.zeros(10, np.int64), np.full(100, 1), np.array([100, 0]), 10, rng=rng)
+        assert filled.old.size == 5
+        kept[filled.old] += 1
+    assert kept == pytest.approx(np.full(10, 200), abs=50)
 
 
 def test_importance_is_the_share_of_labelled_neighbours_with_another_label(
@@ -72,6 +91,32 @@ def test_importance_is_the_share_of_labelled_neighbours_with_another_label(
         near = [u for u in drawn.edge_index[0][drawn.edge_index[1] == node].tolist() if u in known]
         share = np.mean([drawn.y[u] != drawn.y[node] for u in near]) if near else 0.0
         assert value == pytest.approx(1 / (1 + np.exp(5 - 10 * share)))
+
+
+def test_the_memory_is_the_reservoir_of_all_tasks(store: Path, cache: Path, tmp_path: Path) -> None:
+    kept = {}
+    for alpha in (0.0, 8.0):
+        keys = (FEW, f"continualgnn.alpha={alpha}")
+        learner = new_learner(small_config(store, cache, "continualgnn", *keys), tmp_path / str(alpha))
+        task = learner.stream[0]
+        learn(learner, 0)
+        kept[alpha] = learner.method.state()["node_ids"]
+        graph, nodes = learner.context.graph(task)
+        filled = fill_quotas(
+            np.empty(0, np.int64),
+            learner.stream.labels_of(task.train_ids),
+            np.zeros(6, np.int64),
+            30,
+            importance=neighbour_importance(graph, nodes, task, learner.context),
+            alpha=alpha,
+            rng=np.random.default_rng((0, 0)),
+        )
+        assert kept[alpha].tolist() == task.train_ids[filled.new].tolist()
+        learn(learner, 1, 2)
+        counts = np.bincount(learner.stream.labels_of(np.concatenate([task.train_ids for task in learner.stream])))
+        labels = learner.method.state()["label"]
+        assert np.bincount(labels, minlength=6).tolist() == (30 * counts // counts.sum()).tolist()
+    assert kept[0.0].tolist() != kept[8.0].tolist()
 
 
 @pytest.mark.parametrize("setting", ["class-il", "task-il"])
@@ -121,8 +166,6 @@ def test_detection_finds_the_old_nodes_that_the_change_reaches(
     before = weights_of_state(learner.method.state(), "before", learner.weights)
     learner.predictor.prepare(learner.stream[1])
     learner.context.task = learner.stream[1]
-    found = detect_old_nodes(learner.context, before, 0.5)
-
     seen = np.sort(np.concatenate([task.node_ids for task in learner.stream[:2]]))
     old = np.isin(seen, learner.stream[0].node_ids)
     adjacency = np.zeros((len(drawn.y),) * 2)
@@ -142,9 +185,24 @@ def test_detection_finds_the_old_nodes_that_the_change_reaches(
     mean = now / now.sum(axis=1, keepdims=True)
     score = mean @ mean @ delta
     reached = np.flatnonzero(score > 0)
-    best = reached[np.argsort(-score[reached])][: reached.size // 2]
-    assert found.tolist() == np.intersect1d(seen[best], learner.stream[0].train_ids).tolist()
-    assert found.size
+    order = reached[np.argsort(-score[reached])]
+    train_ids = learner.stream[0].train_ids
+    sizes = []
+    for ratio in (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        best = order[: int(ratio * reached.size)]
+        wanted = np.intersect1d(np.union1d(seen[best], seen[changed]), train_ids)
+        assert detect_old_nodes(learner.context, before, ratio).tolist() == wanted.tolist()
+        sizes.append(wanted.size)
+    assert 0 < sizes[0] < sizes[-2] < sizes[-1]
+
+
+def test_detection_with_features_that_have_passed_the_edges_is_refused(
+    store: Path, cache: Path, tmp_path: Path
+) -> None:
+    keys = ("tasks.inter_task_edges=true", "learn.features=propagated:1")
+    with pytest.raises(UsageError, match=r"learn.features is .*continualgnn"):
+        run(small_config(store, cache, "continualgnn", *keys), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("backbone", ["mlp", "gcn"])
@@ -156,7 +214,7 @@ def test_detected_nodes_are_trained_with_the_new_ones(backbone: str, store: Path
     segments = learner.method.segments(learner.context)
     before = weights_of_state(learner.method.state(), "before", learner.weights)
     detected = detect_old_nodes(learner.context, before, 0.8)
-    total = learner.stream[1].train_ids.size + detected.size + 30
+    total = learner.stream[1].train_ids.size + detected.size + 29  # 30 nodes by shares that are rounded down
     assert sum(segment.num_rows for segment in segments) == total
     for segment in segments:
         assert np.allclose(segment.coefficients, 1 / total)
@@ -167,7 +225,7 @@ def test_without_edges_to_old_nodes_nothing_is_detected(store: Path, cache: Path
     learn(learner, 0)
     begin(learner, 1)
     sizes = [segment.num_rows for segment in learner.method.segments(learner.context)]
-    assert sizes == [learner.stream[1].train_ids.size, 30]
+    assert sizes == [learner.stream[1].train_ids.size, 29]  # 30 nodes by shares that are rounded down
 
 
 @pytest.mark.parametrize("backbone", ["mlp", "gcn"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from ecgl_scale.learn.methods import METHODS
 from ecgl_scale.learn.methods.dygrain import Distillation, Dygrain, influenced_nodes
 from ecgl_scale.learn.methods.kept import weights_of_state
 from tests.learn.methods.learning import begin, check_goes_on, check_whole_run, learn, new_learner, small_config
-from tests.pipeline.streams import Drawn
+from tests.pipeline.streams import Drawn, write_store
 
 
 def test_it_says_that_it_is_a_reconstruction() -> None:
@@ -22,8 +23,15 @@ def test_it_says_that_it_is_a_reconstruction() -> None:
     assert "reconstruction" in (Dygrain.__doc__ or "").lower()
 
 
-def test_influence_is_a_walk_from_the_new_nodes(store: Path, cache: Path, drawn: Drawn, tmp_path: Path) -> None:
-    config = small_config(store, cache, "dygrain", "tasks.inter_task_edges=true", "dygrain.nodes=12")
+@pytest.mark.parametrize(("every", "count"), [(1, 12), (12, 100)])
+def test_influence_is_a_walk_from_the_new_nodes(
+    every: int, count: int, cache: Path, drawn: Drawn, tmp_path: Path
+) -> None:
+    """With few edges there are more places than nodes that are influenced at all."""
+    drawn = replace(drawn, edge_index=drawn.edge_index[:, ::every])
+    store = write_store(tmp_path / "graph.ecgl", drawn)
+    keys = ("tasks.inter_task_edges=true", f"dygrain.nodes={count}", "dygrain.restart=0.4")
+    config = small_config(store, cache, "dygrain", *keys)
     learner = new_learner(config, tmp_path)
     task = learner.stream[1]
     learner.predictor.prepare(task)
@@ -34,9 +42,11 @@ def test_influence_is_a_walk_from_the_new_nodes(store: Path, cache: Path, drawn:
     mean = adjacency[np.ix_(seen, seen)] + np.eye(seen.size)
     mean /= mean.sum(axis=1, keepdims=True)
     start = np.isin(seen, task.node_ids).astype(np.float64)
-    score = sum(0.15 * 0.85**k * (np.linalg.matrix_power(mean, k) @ start) for k in range(3))
+    score = sum(0.4 * 0.6**k * (np.linalg.matrix_power(mean, k) @ start) for k in range(3))
     old = np.flatnonzero(np.isin(seen, learner.stream[0].train_ids))
-    best = old[np.argsort(-score[old], kind="stable")][:12]
+    best = old[np.argsort(-score[old], kind="stable")][:count]
+    best = best[score[best] > 0]
+    assert 0 < best.size < old.size
     found = influenced_nodes(learner.context)
     assert found.tolist() == np.sort(seen[best]).tolist()
     assert set(found.tolist()) <= set(learner.stream[0].train_ids.tolist())
@@ -44,10 +54,12 @@ def test_influence_is_a_walk_from_the_new_nodes(store: Path, cache: Path, drawn:
 
 @pytest.mark.parametrize("setting", ["class-il", "task-il"])
 def test_forgotten_nodes_are_distilled_with_the_truth(setting: str, store: Path, cache: Path, tmp_path: Path) -> None:
-    overrides = (f"setting={setting}", "dygrain.nodes=5", "dygrain.temperature=3.0", "dygrain.truth=0.3")
+    weights = ("dygrain.lambda=2.0", "dygrain.temperature=3.0", "dygrain.truth=0.3")
+    overrides = (f"setting={setting}", "dygrain.nodes=9", *weights)
     learner = new_learner(small_config(store, cache, "dygrain", *overrides), tmp_path)
     learn(learner, 0, 1)
     bank = learner.bank
+    bank.label[::2] ^= 1  # whatever the teacher has learned, it is wrong about some
     teacher = weights_of_state(learner.method.state(), "teacher", learner.weights)
     begin(learner, 2)
     term = learner.method.penalty(learner.context)
@@ -57,7 +69,7 @@ def test_forgotten_nodes_are_distilled_with_the_truth(setting: str, store: Path,
         for parameter in learner.weights.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)), alpha=0.3)
     x, labels = torch.from_numpy(bank.dense_rows()), torch.from_numpy(bank.label)
-    rises, parts = [], []
+    rises, parts, is_right = [], [], []
     for row in range(len(bank)):
         own = slice(2 * int(bank.task[row]), 2 * int(bank.task[row]) + 2)
         allowed = own if setting == "task-il" else slice(0, 6)
@@ -67,12 +79,13 @@ def test_forgotten_nodes_are_distilled_with_the_truth(setting: str, store: Path,
         rises.append(losses[0] - losses[1])
         q, p = log_softmax(old[known] / 3, 0), log_softmax(z[known] / 3, 0)
         distance = 9 * float((q.exp() * (q - p)).sum())
-        is_right = int(old[known].argmax()) + known.start == int(labels[row])
-        parts.append(0.7 * distance * is_right + 0.3 * losses[0])
-    wanted = [row for row in np.argsort(-np.array(rises))[:5].tolist() if rises[row] > 0]
+        is_right.append(int(old[known].argmax()) + known.start == int(labels[row]))
+        parts.append(0.7 * distance * is_right[-1] + 0.3 * losses[0])
+    wanted = [row for row in np.argsort(-np.array(rises))[:9].tolist() if rises[row] > 0]
     assert term.forgotten(learner.weights).tolist() == sorted(wanted)
-    assert wanted
-    assert float(term(learner.weights).detach()) == pytest.approx(np.mean([parts[row] for row in wanted]), rel=1e-4)
+    assert {is_right[row] for row in wanted} == {False, True}
+    mean = np.mean([parts[row] for row in wanted])
+    assert float(term(learner.weights).detach()) == pytest.approx(2 * mean, rel=1e-4)
     for parameter in learner.weights.parameters():
         parameter.grad = None
     term(learner.weights).backward()
@@ -89,6 +102,14 @@ def test_the_teacher_is_the_model_before_the_task_and_never_changes(store: Path,
     begin(learner, 1)
     learner.train_epoch(learner.stream[1], 0)
     assert all(np.array_equal(kept[name], array) for name, array in learner.method.state().items())
+
+
+def test_the_bank_has_as_many_nodes_of_each_class(store: Path, cache: Path, tmp_path: Path) -> None:
+    learner = new_learner(small_config(store, cache, "dygrain"), tmp_path)
+    learn(learner, 0, 1)
+    assert np.bincount(learner.bank.label).tolist() == [6, 6, 6, 6]
+    for task in learner.stream[:2]:
+        assert np.isin(learner.bank.for_tasks([task.index]).node_ids, task.train_ids).all()
 
 
 @pytest.mark.parametrize("backbone", ["mlp", "gcn"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from ecgl_scale.learn.methods import ecgl
 from tests.learn.methods.learning import begin, learn, new_learner, small_config, train, weights_of
 
 BY_OUTPUTS = ("preset=reference", "learn.lr=0.3")  # steps so large that one more changes the ranking
@@ -53,3 +55,29 @@ def test_ranked_by_features_no_weights_are_kept(store: Path, cache: Path, tmp_pa
     begin(learner, 0)
     train(learner, 0)
     assert learner.trainer.kept_weights is learner.weights
+
+
+@pytest.mark.parametrize("edges", ["true", "false"])
+def test_outputs_are_of_what_the_model_is_given(
+    edges: str, store: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ("preset=reference", "learn.features=propagated:1", f"tasks.inter_task_edges={edges}")
+    learner = new_learner(small_config(store, cache, "ecgl", *keys), tmp_path)
+    learn(learner, 0)
+    begin(learner, 1)
+    train(learner, 1)
+    kept = learner.trainer.kept_weights.copy()
+    ranked, choose = [], ecgl.choose_nodes
+    monkeypatch.setattr(
+        ecgl, "choose_nodes", lambda *a, **keys: ranked.append(keys["rank_features"]) or choose(*a, **keys)
+    )
+    learner.end_task()
+    learner.remember(learner.stream[1])
+    _, nodes = learner.context.graph(learner.stream[1])
+    tasks = learner.stream[:2] if edges == "true" else learner.stream[1:2]
+    assert nodes.size == sum(task.node_ids.size for task in tasks)
+    for task in tasks:
+        given = np.array(learner.predictor.features_of(task))
+        with torch.no_grad():
+            wanted = kept.mlp(torch.from_numpy(given)).numpy()
+        assert np.allclose(ranked[0][np.searchsorted(nodes, task.node_ids)], wanted, atol=1e-5)

@@ -68,6 +68,13 @@ def test_on_a_graph_random_signs_estimate_the_fisher(store, cache, tmp_path):
     assert float(found.sum() / wanted.sum()) == pytest.approx(1, rel=0.15)
 
 
+def test_as_many_signs_are_drawn_as_the_config_says(store, cache, tmp_path):
+    learner = new_learner(small_config(store, cache, "ewc", "learn.train_as=gcn", "ewc.draws=3"), tmp_path)
+    learn(learner, 0)
+    wanted = row_squares(learner.trainer, task_segment(learner, 0), draws=3, seed=(learner.config.seed, 0))
+    assert all(map(torch.equal, learner.method._anchors.strengths, wanted))
+
+
 @pytest.mark.parametrize("train_as", ["mlp", "gcn"])
 def test_as_the_public_code_it_is_the_square_of_the_batchs_gradient(store, cache, tmp_path, train_as):
     keys = ("ewc.reference=true", f"learn.train_as={train_as}")
@@ -114,12 +121,19 @@ def test_the_public_codes_balance_ends_with_the_first_task(store, cache, tmp_pat
         for index in (0, 1):
             learner.predictor.prepare(learner.stream[index])
             segment = task_segment(learner, index)
-            # An odd one more or less in a class would make the balance visible: count by hand.
             counts = np.bincount(segment.labels)[segment.labels]
             balanced = 1 / counts / (1 / counts).sum()
             even = np.full(segment.num_rows, 1 / segment.num_rows)
+            assert np.abs(balanced - even).max() > 1e-3
             wanted = even if is_even and index else balanced
             np.testing.assert_allclose(segment.coefficients, wanted, rtol=1e-5)
+
+
+def test_without_balance_a_sum_stays_a_sum(store, cache, tmp_path):
+    keys = ("ewc.reference=true", "setting=task-il", "learn.balance=none", "learn.reduction=sum")
+    learner = new_learner(small_config(store, cache, "ewc", *keys), tmp_path)
+    learner.predictor.prepare(learner.stream[1])
+    assert (task_segment(learner, 1).coefficients == 1).all()
 
 
 def test_a_strong_penalty_keeps_the_weights_that_matter(store, cache, tmp_path):

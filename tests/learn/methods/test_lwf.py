@@ -45,13 +45,17 @@ def naive_loss(learner, segment, old, new, slices):
     for columns in slices:
         q = torch.softmax(old[:, columns] / TEMPERATURE, 1)
         p = torch.softmax(new[:, columns] / TEMPERATURE, 1)
-        total = total + STRENGTH * -(q * p.log()).sum(1).mean()
+        rows = -(q * p.log()).sum(1)
+        total = total + STRENGTH * (rows.sum() if learner.config.learn.reduction == "sum" else rows.mean())
     return float(total)
 
 
+@pytest.mark.parametrize("weighed", [(), ("learn.balance=none", "learn.reduction=sum")], ids=["mean", "sum"])
 @pytest.mark.parametrize(("setting", "train_as"), SETTINGS)
-def test_the_loss_is_ce_and_the_distance_from_the_old_models_outputs(store, cache, tmp_path, setting, train_as):
-    keys = (f"setting={setting}", f"learn.train_as={train_as}", *KEYS)
+def test_the_loss_is_ce_and_the_distance_from_the_old_models_outputs(
+    store, cache, tmp_path, setting, train_as, weighed
+):
+    keys = (f"setting={setting}", f"learn.train_as={train_as}", *KEYS, *weighed)
     learner = new_learner(small_config(store, cache, "lwf", *keys), tmp_path)
     learn(learner, 0, 1)
     frozen = weights_of(learner)

@@ -39,9 +39,13 @@ def test_importances_are_the_mean_of_the_tasks_by_their_rows(store, cache, tmp_p
     for found, wanted in zip(learner.method._anchors.strengths, first, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-10)
     learn(learner, 1)
-    sizes = [learner.stream[index].train_ids.size for index in (0, 1)]
-    for found, old, new in zip(learner.method._anchors.strengths, first, naive_importance(learner, 1), strict=True):
-        wanted = (sizes[0] * old + sizes[1] * new) / sum(sizes)
+    second = naive_importance(learner, 1)
+    learn(learner, 2)
+    every = zip(first, second, naive_importance(learner, 2), strict=True)
+    sizes = [task.train_ids.size for task in learner.stream]
+    assert len(set(sizes)) == 3
+    for found, of_tasks in zip(learner.method._anchors.strengths, every, strict=True):
+        wanted = sum(size * one for size, one in zip(sizes, of_tasks, strict=True)) / sum(sizes)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-10)
 
 

@@ -63,7 +63,7 @@ def test_the_loss_over_stored_graphs_is_that_of_message_passing_on_them(
     setting: str, store: Path, cache: Path, tmp_path: Path
 ) -> None:
     overrides = (f"setting={setting}", "learn.train_as=gcn", "ssm.centre_nodes=6", "ssm.neighbours=[2, 1]")
-    learner = new_learner(small_config(store, cache, "ssm", *overrides), tmp_path)
+    learner = new_learner(small_config(store, cache, "ssm", "learn.lambda=3", *overrides), tmp_path)
     learn(learner, 0, 1)
     begin(learner, 2)
     new, stored = learner.method.segments(learner.context)
@@ -78,7 +78,9 @@ def test_the_loss_over_stored_graphs_is_that_of_message_passing_on_them(
         assert np.flatnonzero(stored.columns).tolist() == [0, 1, 2, 3, 4, 5]
     else:
         assert new.coefficients.sum() == pytest.approx(1)
-        assert stored.coefficients.sum() == pytest.approx(2)  # a mean for each old task
+        tasks = state["task"][state["is_centre"]]
+        for task in (0, 1):  # a mean for each old task
+            assert stored.coefficients[tasks == task].sum() == pytest.approx(3)
     size = state["is_centre"].size
     adjacency = np.eye(size)
     for i in range(size):
@@ -90,6 +92,19 @@ def test_the_loss_over_stored_graphs_is_that_of_message_passing_on_them(
     found = stored.logits(learner.weights).detach().numpy()
     wanted = logits[np.flatnonzero(state["is_centre"])]
     assert np.allclose(found, wanted[:, stored.head_columns], atol=1e-5)
+
+
+def test_stored_edges_of_every_task_are_those_of_its_graph(store: Path, cache: Path, tmp_path: Path) -> None:
+    learner = new_learner(small_config(store, cache, "ssm", "ssm.centre_nodes=6", "ssm.neighbours=[2, 1]"), tmp_path)
+    learn(learner, 0, 1)
+    state = learner.method.state()
+    ids, tasks = state["node_ids"], state["task"]
+    targets = np.repeat(np.arange(ids.size), np.diff(state["edges.indptr"]))
+    found = {(int(ids[s]), int(ids[t])) for s, t in zip(state["edges.indices"], targets, strict=True)}
+    of_task = dict(zip(ids.tolist(), tasks.tolist(), strict=True))
+    edges = edge_set(GraphStore.open(store))
+    assert found == {(s, t) for s, t in edges if s in of_task and t in of_task and of_task[s] == of_task[t]}
+    assert all(any(of_task[t] == task for _, t in found) for task in (0, 1))
 
 
 def test_only_training_nodes_have_labels_in_the_memory(store: Path, cache: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.learn.methods.learning import (
     new_learner,
     small_config,
     train,
+    weights_of,
 )
 
 LOSS, TOPOLOGY = 3.0, 5.0
@@ -64,6 +65,28 @@ def test_importances_are_those_of_loss_and_topology(store, cache, tmp_path, sett
     for found, loss, topology in zip(learner.method._anchors.strengths, by_loss, by_topology, strict=True):
         both = topology + loss if reference else topology
         torch.testing.assert_close(found, LOSS * loss**2 + TOPOLOGY * both**2, rtol=2e-3, atol=1e-7)
+
+
+def test_the_penalty_is_the_sum_over_old_tasks(store, cache, tmp_path):
+    learner = new_learner(small_config(store, cache, "twp", "twp.beta=0", *KEYS), tmp_path)
+    kept = []
+    for index in (0, 1):
+        learn(learner, index)
+        task = learner.stream[index]
+        (segment,) = learner.context.segments([task], None)
+        by_loss = gradients(batch_loss(learner, segment), learner)
+        by_topology = gradients(topology_norm(learner, task, after_messages=False), learner)
+        pairs = zip(by_loss, by_topology, strict=True)
+        kept.append((weights_of(learner), [LOSS * loss**2 + TOPOLOGY * topology**2 for loss, topology in pairs]))
+    begin(learner, 2)
+    train(learner, 2, range(1))
+    wanted = sum(
+        float((f * (p - w) ** 2).sum())
+        for weights, importances in kept
+        for p, w, f in zip(weights_of(learner), weights, importances, strict=True)
+    )
+    learner.trainer.gradient(learner._segments)
+    assert float(learner._penalty(learner.weights).detach()) == pytest.approx(wanted, rel=1e-3)
 
 
 def test_the_norms_gradient_is_the_second_derivative_along_its_signs(store, cache, tmp_path):
