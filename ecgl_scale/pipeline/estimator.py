@@ -102,6 +102,12 @@ class ECGL:
         names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
         return {name: getattr(self, name) for name in names}
 
+    def __repr__(self) -> str:
+        """The arguments that are not the defaults."""
+        defaults = {name: one.default for name, one in inspect.signature(type(self).__init__).parameters.items()}
+        given = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name]]
+        return f"{type(self).__name__}({', '.join(given)})"
+
     def set_params(self, **params: Any) -> ECGL:
         """Other arguments; they count from the next first task on."""
         unknown = sorted(set(params) - set(self.get_params()))

@@ -117,6 +117,7 @@ def test_the_constructor_stores_what_it_is_given_and_parameters_can_be_read_and_
     assert model.set_params(epochs=7, lr=0.5) is model
     assert (model.epochs, model.get_params()["lr"]) == (7, 0.5)
     assert ECGL(**model.get_params()).get_params() == model.get_params()
+    assert repr(ECGL(epochs=7, preset="paper")) == "ECGL(epochs=7, preset='paper')"
     with pytest.raises(UsageError, match="no such parameter: epoch"):
         model.set_params(epochs=1, epoch=3)
     assert model.epochs == 7
