@@ -38,7 +38,7 @@ def stage_table(group: Group, name: str) -> Table:
             (
                 text_cell(stage),
                 seconds_cell(seconds),
-                number_cell(100 * seconds / total if total else None, "{:.0f} %"),
+                number_cell(100 * seconds / total if total else None, "{:.0f} %", unit="%"),
                 bytes_cell(peak),
                 bytes_cell(planned or None),
                 _share_cell(peak, planned),
@@ -51,7 +51,8 @@ def stage_table(group: Group, name: str) -> Table:
         "Stages",
         ("stage", "time", "of all", "peak memory", "planned", "peak / plan", "read from disk", "written to disk"),
         tuple(rows),
-        "Over all tasks. Memory is RssAnon + RssShmem, as the plan counts it; bytes are what reached the disk itself.",
+        "Over all tasks. Memory is RssAnon + RssShmem, as the plan counts it; bytes are what reached the disk itself."
+        + (" Of several seeds the highest memory and the mean of all else." if len(group.runs) > 1 else ""),
     )
 
 
@@ -104,7 +105,8 @@ def stages_picture(group: Group, name: str) -> Picture:
 
     columns = ("stage", "peak_bytes", "planned_bytes", "seconds")
     height = 1.0 + 0.36 * len(rows)
-    return Picture(f"{name}-stages", "Planned and measured", columns, rows, draw, "", height, WHOLE_WIDTH_INCHES)
+    note = "Memory is the highest of the seeds, time their mean." if len(group.runs) > 1 else ""
+    return Picture(f"{name}-stages", "Planned and measured", columns, rows, draw, note, height, WHOLE_WIDTH_INCHES)
 
 
 def timeline_picture(group: Group, name: str) -> Picture | None:
