@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.errors import UsageError
+from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.checkpoint import Checkpoints
 from ecgl_scale.pipeline.clock import StageClock
@@ -142,7 +142,7 @@ def _run_from(
         replace(state, is_finished=True).write(directory.path)
         return results
     except BaseException as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = error.what if isinstance(error, StopRequestedError) else f"{type(error).__name__}: {error}"
         raise
     finally:
         log(RunStopped(reason))
