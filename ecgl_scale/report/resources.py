@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ecgl_scale.report.files import Sample
-from ecgl_scale.report.palette import PLAN, SOFT, stage_shade
+from ecgl_scale.report.palette import INK, PLAN, SOFT, stage_shade
 from ecgl_scale.report.picture import WHOLE_WIDTH_INCHES, Picture, legend_below, only_rows
 from ecgl_scale.report.runs import FinishedRun, Group
 from ecgl_scale.report.tables import Cell, Table, bytes_cell, number_cell, seconds_cell, text_cell
@@ -134,7 +134,8 @@ def timeline_picture(group: Group, name: str) -> Picture | None:
             missing = [float("nan") if value is None else value for value in ceiling]
             axes.plot(seconds, missing, color=PLAN.light, linewidth=1.4, drawstyle="steps-pre", label="planned")
         files = [sample.file_bytes / MIB for sample in samples]
-        axes.plot(seconds, files, color=SOFT.light, linewidth=1.1, linestyle=(0, (1, 1.6)), label="mapped files")
+        # over areas of every colour: only the ink is seen on all of them
+        axes.plot(seconds, files, color=INK.light, linewidth=1.3, linestyle=(0, (1, 1.6)), label="mapped files")
         if any(sample.device_bytes for sample in samples):
             device = [sample.device_bytes / MIB for sample in samples]
             axes.plot(seconds, device, color=SOFT.light, linewidth=1.4, linestyle="--", label="device")
