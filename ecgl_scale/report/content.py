@@ -154,7 +154,7 @@ def _facts(group: Group) -> Iterator[Fact]:
     else:
         spread = f"± {lost.deviation:.1f} percent points" if len(group.runs) > 1 else "percent points"
         yield Fact("average forgetting", with_minus(f"{lost.mean:+.1f}"), spread)
-    tasks = f"{len(group.runs[0].results['matrix'])} tasks" + (", the mean over seeds" if len(group.runs) > 1 else "")
+    tasks = f"{len(group.runs[0].results['matrix'])} tasks" + (", the mean" if len(group.runs) > 1 else "")
     yield Fact("time of a run", format_seconds(group.seconds), tasks)
     planned = max((run.plan.get("peak_bytes", 0) for run in group.runs), default=0)
     note = f"planned {format_bytes(planned)}" if planned else ""
