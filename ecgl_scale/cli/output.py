@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -86,6 +86,15 @@ def print_table(rows: Mapping[str, object]) -> None:
     width = max((len(name) for name in rows), default=0)
     for name, value in rows.items():
         print(f"{name:<{width}}  {value}")
+
+
+def print_columns(rows: Sequence[Sequence[str]], *, num_left: int) -> None:
+    """Rows in columns that are as wide as they must be, all but the first ``num_left`` to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        shown = (text.ljust(width) if n < num_left else text.rjust(width) for n, (text, width) in enumerate(cells))
+        print("  ".join(shown).rstrip())
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -79,7 +79,8 @@ class _Bars:
 
     def _begin(self, event: StageStarted) -> None:
         self._drop_parts()
-        self._bars[event.stage] = self._display.add_task(event.stage, total=event.total, amount="", speed="", left="")
+        name = self._tracker.name_of(event.stage)
+        self._bars[event.stage] = self._display.add_task(name, total=event.total, amount="", speed="", left="")
 
     def _move(self, progress: Progress) -> None:
         self._display.update(
@@ -91,7 +92,7 @@ class _Bars:
         )
         if RUN in self._bars:
             memory = format_memory(own_memory_bytes(), self._tracker.planned_bytes)
-            self._display.update(self._bars[RUN], amount=memory, left=self._run_left())
+            self._display.update(self._bars[RUN], amount=memory, left=self._run_left(progress.seconds_left))
 
     def _finish(self, event: StageFinished) -> None:
         if RUN in self._bars:
@@ -119,8 +120,11 @@ class _Bars:
         seconds = format_seconds(now - self._task_began)
         self._print(f"{self._tracker.task}: AA {sum(event.accuracies) / done:.1f}, {seconds}, peak {peak}")
 
-    def _run_left(self) -> str:
-        return "" if self._end is None else format_left(max(self._end - time.monotonic(), 0.0))
+    def _run_left(self, stage_seconds: float | None = None) -> str:
+        """Not less than what goes on now will take: a task may be larger than those before."""
+        if self._end is None:
+            return ""
+        return format_left(max(self._end - time.monotonic(), stage_seconds or 0.0, 0.0))
 
     def _drop_parts(self) -> None:
         """Of a run only what goes on is shown: it has hundreds of parts."""

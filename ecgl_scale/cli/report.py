@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ecgl_scale.cli.options import Json
-from ecgl_scale.cli.output import print_json
+from ecgl_scale.cli.output import print_columns, print_json
 from ecgl_scale.units import format_bytes
 
 if TYPE_CHECKING:
+    from ecgl_scale.report.find import Omitted
     from ecgl_scale.report.runs import FinishedRun, Group
+
+
+MAX_OMITTED = 10
+"""Runs that are named on the terminal; the page and ``--json`` have all."""
 
 
 def report(
@@ -34,34 +39,32 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Compare finished runs: AA and AF with their spread over seeds, time and memory."""
-    from ecgl_scale.report.runs import FinishedRun, group_runs
+    from ecgl_scale.report.find import find_runs
+    from ecgl_scale.report.runs import group_runs
     from ecgl_scale.run.output_file import refuse_inside_store
 
     for target in (html, figures and figures / "a figure"):
         if target is not None:
             refuse_inside_store(target)
-    found = [FinishedRun.read(path) for given in runs for path in _run_directories(given)]
+    found, omitted = find_runs(runs)
     groups = group_runs(found)
     if as_json:
-        print_json({"groups": [_as_json(group) for group in groups]})
+        left_out = [{**asdict(run), "path": str(run.path)} for run in omitted]
+        print_json({"groups": [_as_json(group) for group in groups], "left_out": left_out})
     elif not context.obj.quiet:
         _print_table(groups)
+        _print_omitted(omitted)
     if html is not None or figures is not None:
-        _write(found, html, figures, say=not (as_json or context.obj.quiet))
+        _write(found, omitted, html, figures, say=not (as_json or context.obj.quiet))
 
 
-def _run_directories(given: Path) -> list[Path]:
-    """The directory of a run, or the finished ones below a directory of runs: a sweep's, or a combination's of one."""
-    if (given / "results.json").exists():
-        return [given]
-    return sorted(path.parent for path in given.rglob("results.json")) or [given]
-
-
-def _write(runs: list[FinishedRun], html: Path | None, figures: Path | None, *, say: bool) -> None:
+def _write(
+    runs: list[FinishedRun], omitted: list[Omitted], html: Path | None, figures: Path | None, *, say: bool
+) -> None:
     from ecgl_scale.report.content import gather, save_figures
     from ecgl_scale.run.durable import storage_errors, write_atomically
 
-    content = gather(runs)
+    content = gather(runs, omitted)
     if html is not None:
         from ecgl_scale.report.page import render_page
 
@@ -94,14 +97,20 @@ def _as_json(group: Group) -> dict[str, Any]:
 
 
 def _print_table(groups: list[Group]) -> None:
-    label = max(14, *(len(group.label) + 2 for group in groups))
-    store = max(8, *(len(group.store) + 2 for group in groups))
-    head = f"{'method':<{label}}{'store':<{store}}{'preset':<11}{'setting':<10}{'AA %':>13}{'AF %':>14}"
-    print(f"{head}{'runs':>6}{'seconds':>9}{'peak':>11}")
+    rows = [["method", "store", "preset", "setting", "AA %", "AF %", "runs", "seconds", "peak"]]
     for group in groups:
-        forgetting = "-" if group.forgetting is None else str(group.forgetting)
-        print(
-            f"{group.label:<{label}}{group.store:<{store}}{group.preset:<11}{group.setting:<10}"
-            f"{group.accuracy!s:>13}{forgetting:>14}"
-            f"{len(group.runs):>6}{group.seconds:>9.1f}{format_bytes(group.peak_bytes):>11}"
-        )
+        numbers = (group.accuracy, "-" if group.forgetting is None else group.forgetting, len(group.runs))
+        left = (group.label, group.store, group.preset, group.setting)
+        rows.append([*left, *map(str, numbers), f"{group.seconds:.1f}", format_bytes(group.peak_bytes)])
+    print_columns(rows, num_left=4)
+
+
+def _print_omitted(omitted: list[Omitted]) -> None:
+    from ecgl_scale.report.find import count_conditions
+
+    if omitted:
+        print(f"left out: {len(omitted)} run{'s' * (len(omitted) > 1)} ({count_conditions(omitted)})")
+    for run in omitted[:MAX_OMITTED]:
+        print(f"  {run.path}: {run.condition}{f', {run.reason}' if run.reason else ''}")
+    if len(omitted) > MAX_OMITTED:
+        print(f"  and {len(omitted) - MAX_OMITTED} more; --html and --json name all")

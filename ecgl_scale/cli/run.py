@@ -10,6 +10,7 @@ import typer
 
 from ecgl_scale.cli.options import Json, Memory, StorePath
 from ecgl_scale.cli.output import log_warnings, print_json
+from ecgl_scale.errors import DoesNotFitError
 from ecgl_scale.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -42,12 +43,18 @@ def plan(
     loaded = _load(config, overrides, memory)
     graph = open_store(loaded)
     stream = task_stream(graph, loaded, log_warnings)
-    found = with_times(plan_run(graph, stream, loaded), graph, stream, loaded)
+    found, refused = plan_run(graph, stream, loaded), None
+    try:
+        require_fit(found, graph, stream, loaded)
+    except DoesNotFitError as error:  # asked before anything is measured: what that leaves in memory is no run's
+        refused = error
+    found = with_times(found, graph, stream, loaded)
     if as_json:
         print_json({**found.as_json(), "dropped_classes": [asdict(gone) for gone in stream.dropped]})
     elif not context.obj.quiet:
         print(found)
-    require_fit(found, graph, stream, loaded)
+    if refused is not None:
+        raise refused
 
 
 def run(

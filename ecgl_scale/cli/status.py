@@ -130,12 +130,24 @@ def progress(found: Status) -> list[str]:
     return [f"{name}{of_stage.amount}{share}", of_stage.speed or "rate not known yet", left]
 
 
+def brief(found: Status) -> str:
+    """Where a run is, how much of that is done, and when it will be: short enough to stand beside others."""
+    if found.done is None:
+        return _place(found)
+    amount, _, left = progress(found)
+    return ", ".join([_place(found), amount, left])
+
+
+def _place(found: Status) -> str:
+    of_all = f" of {found.num_tasks}" if found.num_tasks else ""
+    return f"task {found.num_tasks_finished + 1}{of_all}, {found.step or 'start'}"
+
+
 def line(found: Status) -> tuple[object, str]:
     """A status as one line, for a file; before it, what must change for a new line to be worth while."""
     from ecgl_scale.run.progress import format_memory
 
-    of_all = f" of {found.num_tasks}" if found.num_tasks else ""
-    place = f"task {found.num_tasks_finished + 1}{of_all}, {found.step or 'start'}"
+    place = _place(found)
     memory = format_memory(found.own_bytes, found.step_planned_bytes or found.planned_bytes)
     parts = [place, *progress(found), f"memory {memory}", f"{format_seconds(found.seconds)} of running"]
     return (place, found.stage), ", ".join([*parts, accuracy(found)])

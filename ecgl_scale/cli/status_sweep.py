@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_FAILED = 10
-"""Messages that are shown; ``--json`` has all."""
+"""Messages of each kind that are shown; ``--json`` has all."""
 
 
 def show(found: SweepStatus) -> None:
@@ -35,10 +35,13 @@ def describe(found: SweepStatus) -> dict[str, str]:
     failed = [run for run in found.runs if run.condition == "failed"]
     for number, run in enumerate(running, 1):
         lines["now" if len(running) == 1 else f"now {number}"] = _now(run)
-    for number, run in enumerate(failed[:MAX_FAILED], 1):
-        lines["failed" if len(failed) == 1 else f"failed {number}"] = f"{run.path}: {run.message.partition(chr(10))[0]}"
-    if len(failed) > MAX_FAILED:
-        lines["failed ..."] = f"{len(failed) - MAX_FAILED} more"
+    # one that a signal ended goes on with the sweep, but it may have been the kernel's, for lack of memory
+    stopped = [run for run in found.runs if run.condition == "stopped" and run.message]
+    for name, runs in (("failed", failed), ("stopped", stopped)):
+        for number, run in enumerate(runs[:MAX_FAILED], 1):
+            lines[name if len(runs) == 1 else f"{name} {number}"] = f"{run.path}: {run.message.partition(chr(10))[0]}"
+        if len(runs) > MAX_FAILED:
+            lines[f"{name} ..."] = f"{len(runs) - MAX_FAILED} more"
     if found.condition not in ("running", "finished"):
         lines["go on with"] = "the same ecgl sweep command again: finished runs are kept, the others go on"
     return lines
@@ -110,4 +113,4 @@ def _counts(runs: Sequence[SweptRun]) -> str:
 
 
 def _now(run: SweptRun) -> str:
-    return f"{run.path}: " + ("starts" if run.now is None else of_run.line(run.now)[1])
+    return f"{run.path}: " + ("starts" if run.now is None else of_run.brief(run.now))

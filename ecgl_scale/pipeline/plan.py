@@ -17,6 +17,7 @@ from ecgl_scale.infer.layerwise import plan_inference
 from ecgl_scale.infer.propagate import plan_propagated
 from ecgl_scale.learn.task_graph import TaskGraphs
 from ecgl_scale.learn.tasks import Task, TaskStream
+from ecgl_scale.pipeline.learner import device_of
 from ecgl_scale.pipeline.plan_sizes import RunSizes
 from ecgl_scale.pipeline.plan_training import plan_all_graphs, plan_rows_of, plan_task_graph, task_sizes
 from ecgl_scale.pipeline.predict import PREDICT_ROWS
@@ -26,7 +27,7 @@ from ecgl_scale.run.events import EventSink, ignore_events
 from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.run.plan import MemoryPlan, StagePlan, largest
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.units import MIB
+from ecgl_scale.units import MIB, format_bytes
 
 LIBRARY_BYTES = 80 * MIB
 """What libraries take when they first work: kernels, threads, packing buffers. Measured 30 to 50 MiB where kernels come
@@ -55,12 +56,14 @@ def plan_run(graph: GraphStore, stream: TaskStream, config: RunConfig) -> Memory
         _with_kept(_remembering(sizes, room), kept + sizes.weight_bytes, parts),
         _with_kept(_evaluation(sizes, room), kept + sizes.weight_bytes, parts),
     ]
+    if device_of(config.learn.device) == "cpu":  # there is no other memory
+        stages = [replace(stage, device_bytes=0) for stage in stages]
     return MemoryPlan(tuple(stages), held, budget)
 
 
 def _kept_parts(sizes: RunSizes) -> str:
     parts = {"bank": sizes.bank_bytes, "the method's state": sizes.state_bytes}
-    return "".join(f"; {name} {size:,} bytes" for name, size in parts.items() if size)
+    return "".join(f"; {name} {format_bytes(size)}" for name, size in parts.items() if size)
 
 
 def _with_kept(stage: StagePlan, kept_bytes: int, parts: str) -> StagePlan:

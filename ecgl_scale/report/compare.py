@@ -44,7 +44,19 @@ def summary_table(groups: Sequence[Group]) -> Table:
         for group in groups
     ]
     note = "Mean ± standard deviation over seeds; time is the mean of a run, memory the highest of all."
-    return Table("summary", "All runs", tuple(columns), tuple(rows), note)
+    return Table("summary", "All runs", tuple(columns), tuple(rows), note + _unless_named(groups))
+
+
+def _unless_named(groups: Sequence[Group]) -> str:
+    """What a method's name alone stands for, where variants are named by what they do otherwise."""
+    told: dict[str, list[str]] = {}
+    for group in groups:
+        if group.is_base and len(group.changes) > 1:
+            values = ", ".join(f"{key}={value}" for key, value in group.changes)
+            told.setdefault(values, []).append(f"{group.label} ({group.store}, {group.setting})")
+    if len(told) == 1:
+        return f" Where a name does not say otherwise: {next(iter(told))}."
+    return "".join(f" {'; '.join(names)}: {values}." for values, names in told.items())
 
 
 def accuracy_tables(groups: Sequence[Group]) -> list[Table]:
@@ -109,11 +121,11 @@ def time_table(groups: Sequence[Group]) -> Table | None:
     return Table(
         "running-time",
         "Running time",
-        ("method", *(column for _ in columns for column in ("train", "test"))),
+        ("method", *(column for _ in columns for column in ("ms/epoch", "ms/test"))),
         tuple(rows),
-        "Milliseconds. train is an epoch: the time of the stage train, all tasks together, by the epochs run, as in"
-        " sweep.json. test is message passing over the graph of one task: the time of the stage evaluate by all tests."
-        + left_out(groups, members),
+        "Milliseconds, the mean over seeds. An epoch: the time of the stage train, all tasks together, by the epochs"
+        " run, as in sweep.json. A test, message passing over the graph of one task: the time of the stage evaluate by"
+        " all tests." + left_out(groups, members),
         over=(("", 1), *((f"{store}, {setting}", 2) for store, setting in columns)),
     )
 

@@ -16,6 +16,7 @@ from ecgl_scale.report.curves import (
     sensitivity_pictures,
     task_curves_picture,
 )
+from ecgl_scale.report.find import Omitted, count_conditions
 from ecgl_scale.report.picture import Picture
 from ecgl_scale.report.resources import stage_table, stages_picture, timeline_picture
 from ecgl_scale.report.runs import BOUNDS, FinishedRun, Group, group_runs, own_settings, shown_method
@@ -61,6 +62,9 @@ class Content:
     subtitle: str
     num_runs: int
     summary: Table
+    omitted: Table | None
+    """Runs that the numbers are not of, where there are any."""
+    omitted_brief: str
     comparison: tuple[Table, ...]
     learning: tuple[Picture, ...]
     sensitivity: tuple[Picture, ...]
@@ -75,12 +79,12 @@ class Content:
 
     def tables(self) -> Iterator[Table]:
         """All of them."""
-        yield from (self.summary, *self.comparison)
+        yield from (self.summary, *([] if self.omitted is None else [self.omitted]), *self.comparison)
         for detail in self.details:
             yield from (detail.stages, detail.tasks, detail.runs)
 
 
-def gather(runs: Sequence[FinishedRun]) -> Content:
+def gather(runs: Sequence[FinishedRun], omitted: Sequence[Omitted] = ()) -> Content:
     """Put a report together; nothing is drawn yet."""
     if not runs:
         raise UsageError("there is no run to report on", fix="give the directories of finished runs")
@@ -92,13 +96,17 @@ def gather(runs: Sequence[FinishedRun]) -> Content:
     base_first = sorted(groups, key=lambda group: not group.is_base)[:MAX_DETAILED]
     methods = list(dict.fromkeys(shown_method(group.method) for group in groups))
     stores = list(dict.fromkeys(group.store for group in groups))
-    title = groups[0].title if len(groups) == 1 else f"{', '.join(methods[:6])} on {', '.join(stores[:4])}"
+    title = groups[0].title if len(groups) == 1 else f"{_first(methods, 6)} on {_first(stores, 4)}"
     seeds = sorted({seed for group in groups for seed in group.seeds})
+    of_seeds = f"seed{'s' * (len(seeds) > 1)} {_list(seeds)}"
+    left_out = f"; {_count(len(omitted), 'run')} left out" if omitted else ""
     return Content(
         title=title,
-        subtitle=f"{_count(len(runs), 'run')}{_variants(groups)}, seed{'s' * (len(seeds) > 1)} {_list(seeds)}",
+        subtitle=f"{_count(len(runs), 'run')}{_variants(groups)}, {of_seeds}{left_out}",
         num_runs=len(runs),
         summary=summary_table(groups),
+        omitted=_omitted_table(omitted) if omitted else None,
+        omitted_brief=f"{_count(len(omitted), 'run')} left out: {count_conditions(omitted)}",
         comparison=tuple(tables),
         learning=tuple(_learning(groups)) if len(groups) > 1 else (),
         sensitivity=tuple(sensitivity_pictures(groups)),
@@ -146,7 +154,8 @@ def _facts(group: Group) -> Iterator[Fact]:
     else:
         spread = f"± {lost.deviation:.1f} percent points" if len(group.runs) > 1 else "percent points"
         yield Fact("average forgetting", with_minus(f"{lost.mean:+.1f}"), spread)
-    yield Fact("time of a run", format_seconds(group.seconds), f"{len(group.runs[0].results['matrix'])} tasks")
+    tasks = f"{len(group.runs[0].results['matrix'])} tasks" + (", the mean" if len(group.runs) > 1 else "")
+    yield Fact("time of a run", format_seconds(group.seconds), tasks)
     planned = max((run.plan.get("peak_bytes", 0) for run in group.runs), default=0)
     note = f"planned {format_bytes(planned)}" if planned else ""
     yield Fact("peak memory", format_bytes(group.peak_bytes), note)
@@ -171,7 +180,8 @@ def _task_table(group: Group, name: str) -> Table:
             )
         )
     first = "" if len(group.runs) == 1 else f"Classes and nodes are those of seed {run['seed']}. "
-    note = f"{first}Accuracy in percent, right after the task was learned and at the end of the stream."
+    mean = "" if len(group.runs) == 1 else ", the mean over seeds"
+    note = f"{first}Accuracy in percent{mean}, right after the task was learned and at the end of the stream."
     columns = ("task", "classes", "nodes", "when learned", "at the end", "change")
     return Table(f"{name}-task-list", "Tasks", columns, tuple(rows), note)
 
@@ -190,6 +200,11 @@ def _run_table(group: Group, name: str) -> Table:
     )
     columns = ("seed", "AA %", "AF %", "time", "split", "directory")
     return Table(f"{name}-runs", "Runs", columns, rows, "Runs of the same split have the same hash.")
+
+
+def _omitted_table(omitted: Sequence[Omitted]) -> Table:
+    rows = tuple(tuple(map(text_cell, (run.path, run.condition, run.reason or NONE))) for run in omitted)
+    return Table("left-out", "Runs left out", ("directory", "state", "why"), rows, "No number on this page is of them.")
 
 
 def _settings(group: Group) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
@@ -222,6 +237,11 @@ def _list(numbers: Sequence[int]) -> str:
     if len(numbers) > 5 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers))
+
+
+def _first(names: Sequence[str], most: int) -> str:
+    """A title that names only some must not look as if there were no others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _count(number: int, noun: str) -> str:

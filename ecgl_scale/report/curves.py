@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ecgl_scale.report.palette import ON_HIGH, ON_LOW, PAPER, SOFT, ramp_shade, series_shade
+from ecgl_scale.report.palette import ON_HIGH, ON_LOW, PAPER, SERIES, SOFT, line_style, ramp_shade, series_shade
 from ecgl_scale.report.picture import (
     WHOLE_WIDTH_INCHES,
     WIDTH_INCHES,
     Picture,
     legend_below,
+    legend_columns,
+    legend_inches,
     log_ticks,
     only_rows,
     whole_ticks,
@@ -22,10 +25,12 @@ from ecgl_scale.report.runs import Group, Spread, common_seeds, left_out, shown_
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_LINES = 10
-"""More lines in one picture cannot be told apart."""
+MAX_LINES = 16
+"""More lines in one picture cannot be told apart. The paper's largest table has twelve methods."""
 MAX_LABELLED_TASKS = 12
 MAX_POINTS = 2000
+MAX_TICKS, TICK_SHARE = 10, 0.05
+"""Values of a key that are named along its axis, and how near to each other two of them may be."""
 SENSITIVITY_NAMES = {
     "bank.diversity_ratio": "share of nodes chosen for diversity",
     "bank.budget": "nodes remembered of each task",
@@ -72,10 +77,15 @@ def matrix_picture(group: Group, name: str) -> Picture:
         ("after_task", "tested_on_task", "accuracy_percent", "deviation"),
         rows,
         draw,
-        note="Accuracy in percent. Down a column one sees a task being forgotten; the last row gives AA.",
+        note=f"Accuracy in percent{_over_seeds(group)}. Down a column one sees a task being forgotten;"
+        " the last row gives AA.",
         height_inches=side * 0.85 + 0.7,
         width_inches=min(side * 1.35 + 0.7, WIDTH_INCHES),
     )
+
+
+def _over_seeds(group: Group, what: str = ", the mean") -> str:
+    return f"{what} over {len(group.runs)} seeds" if len(group.runs) > 1 else ""
 
 
 def _cell(group: Group, t: int, j: int) -> Spread | None:
@@ -93,7 +103,7 @@ def task_curves_picture(group: Group, name: str) -> Picture:
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for j, points in lines.items():
-            shade = series_shade(j) if num_tasks <= MAX_LINES else ramp_shade(0.3 + 0.7 * j / num_tasks)
+            shade = series_shade(j) if num_tasks <= len(SERIES) else ramp_shade(0.3 + 0.7 * j / num_tasks)
             axes.plot(*zip(*points, strict=True), color=shade.light, marker="o", label=f"task {j}")
         axes.set(xlabel="after learning task", ylabel="accuracy, %", ylim=(-2, 102))
         whole_ticks(axes)
@@ -102,7 +112,8 @@ def task_curves_picture(group: Group, name: str) -> Picture:
             legend_below(figure, axes, columns=5)
 
     rows = tuple((j, t, value) for j, points in lines.items() for t, value in points)
-    note = "" if num_tasks <= MAX_LABELLED_TASKS else "Stronger colours are later tasks."
+    later = "" if num_tasks <= MAX_LABELLED_TASKS else "Stronger colours are later tasks."
+    note = f"{_over_seeds(group, 'The mean')}. {later}".strip() if len(group.runs) > 1 else later
     title, columns = "Accuracy of each task over time", ("task", "after_task", "accuracy_percent")
     return Picture(f"{name}-tasks", title, columns, rows, draw, note=note)
 
@@ -118,7 +129,7 @@ def learning_picture(groups: Sequence[Group], name: str, title: str) -> Picture:
         for number, (label, spreads) in enumerate(lines.items()):
             color, tasks = series_shade(number).light, range(len(spreads))
             means = [spread.mean for spread in spreads]
-            axes.plot(tasks, means, color=color, marker="o", label=label)
+            axes.plot(tasks, means, color=color, label=label, **line_style(number))
             if any(spread.deviation for spread in spreads):
                 low = [spread.mean - spread.deviation for spread in spreads]
                 high = [spread.mean + spread.deviation for spread in spreads]
@@ -127,9 +138,9 @@ def learning_picture(groups: Sequence[Group], name: str, title: str) -> Picture:
         whole_ticks(axes)
         only_rows(axes)
         if len(lines) > 1:
-            legend_below(figure, axes, columns=legend_columns)
+            legend_below(figure, axes, columns=columns_below)
 
-    legend_columns = 2 if max(map(len, lines)) > 16 else 4
+    columns_below = legend_columns(list(lines))
     rows = tuple(
         (label, task, spread.mean, spread.deviation, spread.count)
         for label, spreads in lines.items()
@@ -137,7 +148,7 @@ def learning_picture(groups: Sequence[Group], name: str, title: str) -> Picture:
     )
     shades = "The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in shown) else ""
     columns = ("variant", "after_task", "average_accuracy_percent", "deviation", "seeds")
-    height = 2.5 + 0.2 * math.ceil(len(lines) / legend_columns)
+    height = 2.5 + legend_inches(list(lines), columns_below)
     return Picture(name, title, columns, rows, draw, (shades + left_out(groups, shown)).strip(), height)
 
 
@@ -206,20 +217,20 @@ def sensitivity_picture(groups: Sequence[Group], key: str) -> Picture | None:
     lines = {same: _same_seeds(found) for same, found in lines.items() if len(found) > 1}
     if not lines:
         return None
-    labels = {same: f"{shown_method(same[0])}, {same[1]}, {same[2]}" for same in lines}
-    if len(set(labels.values())) < len(labels):
-        labels = {same: labels[same] + "".join(f", {name}={value}" for name, value in same[4]) for same in lines}
+    labels = _labels(list(lines))
     series = {labels[same]: found for same, found in list(lines.items())[:MAX_LINES]}
+    columns_below = legend_columns(list(series), most=3, width_inches=WHOLE_WIDTH_INCHES)
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, 2)
         for axes, kind in zip(panels, ("AA, %", "AF, %"), strict=True):
             for number, (label, found) in enumerate(series.items()):
-                _spread_line(axes, found, kind, series_shade(number).light, label)
+                _spread_line(axes, found, kind, label, number)
+            _spread_places(axes, sorted({value for found in series.values() for value in found}))
             axes.set(title=kind, xlabel=key)
             only_rows(axes)
         if len(series) > 1:
-            legend_below(figure, panels[0], columns=3)
+            legend_below(figure, panels[0], columns=columns_below)
 
     rows = tuple(
         (label, value, *_numbers(group.accuracy), *_numbers(group.forgetting), len(group.runs))
@@ -228,9 +239,25 @@ def sensitivity_picture(groups: Sequence[Group], key: str) -> Picture | None:
     )
     columns = ("variant", key, "aa_percent", "aa_deviation", "af_percent", "af_deviation", "seeds")
     what = SENSITIVITY_NAMES.get(key, key)
-    note = _BAND + (f" Lines are left out: {len(lines) - len(series)}." if len(lines) > len(series) else "")
+    band = any(len(group.runs) > 1 for found in series.values() for group in found.values())
+    note = (
+        _SAME
+        + (_BAND if band else ".")
+        + (f" Lines are left out: {len(lines) - len(series)}." if len(lines) > len(series) else "")
+    )
     name, title = f"sensitivity-{key.replace('.', '-')}", f"{key}: {what}"
-    return Picture(name, title, columns, rows, draw, note, width_inches=WHOLE_WIDTH_INCHES)
+    height = 2.5 + (legend_inches(list(series), columns_below) if len(series) > 1 else 0.0)
+    return Picture(name, title, columns, rows, draw, note, height, WHOLE_WIDTH_INCHES)
+
+
+def _labels(lines: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:
+    """The method, and of all else what is not the same for every line."""
+    varied = [place for place in (1, 2, 3) if len({same[place] for same in lines}) > 1]
+    labels = {}
+    for same in lines:
+        rest = [f"{name}={value}" for name, value in same[4] if any((name, value) not in other[4] for other in lines)]
+        labels[same] = ", ".join([shown_method(same[0]), *(same[place] for place in varied), *rest])
+    return labels
 
 
 def _same_seeds(found: dict[float, Group]) -> dict[float, Group]:
@@ -238,33 +265,35 @@ def _same_seeds(found: dict[float, Group]) -> dict[float, Group]:
     return {value: found[value].only(seeds) for value in sorted(found)}
 
 
-_BAND = "Everything else is the same along a line; the band is one standard deviation over seeds."
+_SAME = "Everything else is the same along a line"
+_BAND = "; the band is one standard deviation over seeds."
 
 
-def _spread_line(axes: Any, found: dict[float, Group], kind: str, color: str, label: str) -> None:
+def _spread_line(axes: Any, found: dict[float, Group], kind: str, label: str, number: int) -> None:
     spreads = [(value, group.accuracy if kind.startswith("AA") else group.forgetting) for value, group in found.items()]
     points = [(value, spread.mean, spread.deviation) for value, spread in spreads if spread is not None]
     if points:
         places, means, deviations = zip(*points, strict=True)
-        axes.plot(places, means, color=color, marker="o", label=label)
+        color = series_shade(number).light
+        axes.plot(places, means, color=color, label=label, **line_style(number))
         low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
         high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
         axes.fill_between(places, low, high, color=color, alpha=0.16, linewidth=0)
-        _spread_places(axes, places)
 
 
 def _spread_places(axes: Any, places: Sequence[float]) -> None:
-    """A logarithmic axis where values are far apart; a zero then has its place left of the smallest."""
+    """Ticks at the values; logarithmic where they are far apart, a zero then has its place left of the smallest."""
     positive = [place for place in places if place > 0]
-    if min(places) < 0 or not positive or max(positive) <= 30 * min(positive):
-        return
-    if min(places) > 0:
+    is_far = min(places) >= 0 and bool(positive) and max(positive) > 30 * min(positive)
+    if is_far and min(places) > 0:
         axes.set_xscale("log")
         log_ticks(axes.xaxis)
-        return
-    axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
-    axes.set_xticks(places, [f"{place:g}" for place in places])
-    axes.xaxis.minorticks_off()
+    elif is_far:
+        axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
+    if is_far or min(b - a for a, b in pairwise(places)) > TICK_SHARE * (places[-1] - places[0]):
+        if len(places) <= MAX_TICKS:
+            axes.set_xticks(places, [f"{place:g}" for place in places])
+        axes.xaxis.minorticks_off()
 
 
 def _numbers(spread: Spread | None) -> tuple[float | None, float | None]:

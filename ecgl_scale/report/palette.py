@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,12 @@ _ROLES = {shade.light: shade for shade in SHADES}
 def series_shade(number: int) -> Shade:
     """A colour for the n-th thing; after ten they begin anew."""
     return SERIES[number % len(SERIES)]
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """For the n-th line: those whose colours have begun anew are dashed, with another mark."""
+    is_first = number < len(SERIES)
+    return {"marker": "o", "linestyle": "-"} if is_first else {"marker": "s", "linestyle": (0, (3, 1.5))}
 
 
 def stage_shade(stage: str) -> Shade:

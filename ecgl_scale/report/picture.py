@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ WIDTH_INCHES = 5.6
 """Of half a page; text has the size of the page's notes there."""
 WHOLE_WIDTH_INCHES = 11.6
 PNG_DOTS_PER_INCH = 160
+LETTERS_AN_INCH, MARK_LETTERS = 13, 7
+"""Of a legend, as wide as DejaVu Sans has them; the line before a label and the gap after it, in letters."""
 
 _STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -141,8 +143,27 @@ def only_rows(axes: Axes) -> None:
     axes.grid(visible=False, axis="x")
 
 
+def legend_columns(labels: Sequence[str], *, most: int = 4, width_inches: float = WIDTH_INCHES) -> int:
+    """As many columns of a legend as have room: one that is too wide is cut off at the picture's edge."""
+    longest = max((len(short_label(label)) for label in labels), default=0)
+    return max(min(int(width_inches * LETTERS_AN_INCH) // (longest + MARK_LETTERS), most), 1)
+
+
+def legend_inches(labels: Sequence[str], columns: int) -> float:
+    """Height of a legend, to be added to that of what it stands below."""
+    return 0.2 * -(-len(labels) // columns)
+
+
+def short_label(label: str) -> str:
+    """Cut in its middle where even alone in a row it has no room."""
+    room = int(WIDTH_INCHES * LETTERS_AN_INCH) - MARK_LETTERS
+    half = (room - 1) // 2
+    return label if len(label) <= room else f"{label[:half]}…{label[-half:]}"
+
+
 def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
     """A legend under the picture, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=1.6, columnspacing=1.4)
+        shown = [short_label(label) for label in labels]
+        figure.legend(handles, shown, loc="outside lower left", ncols=columns, handlelength=1.6, columnspacing=1.4)

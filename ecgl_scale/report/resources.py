@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ecgl_scale.report.files import Sample
-from ecgl_scale.report.palette import PLAN, SOFT, stage_shade
+from ecgl_scale.report.palette import INK, PLAN, SOFT, stage_shade
 from ecgl_scale.report.picture import WHOLE_WIDTH_INCHES, Picture, legend_below, only_rows
 from ecgl_scale.report.runs import FinishedRun, Group
 from ecgl_scale.report.tables import Cell, Table, bytes_cell, number_cell, seconds_cell, text_cell
@@ -38,7 +38,7 @@ def stage_table(group: Group, name: str) -> Table:
             (
                 text_cell(stage),
                 seconds_cell(seconds),
-                number_cell(100 * seconds / total if total else None, "{:.0f} %"),
+                number_cell(100 * seconds / total if total else None, "{:.0f} %", unit="%"),
                 bytes_cell(peak),
                 bytes_cell(planned or None),
                 _share_cell(peak, planned),
@@ -51,7 +51,8 @@ def stage_table(group: Group, name: str) -> Table:
         "Stages",
         ("stage", "time", "of all", "peak memory", "planned", "peak / plan", "read from disk", "written to disk"),
         tuple(rows),
-        "Over all tasks. Memory is RssAnon + RssShmem, as the plan counts it; bytes are what reached the disk itself.",
+        "Over all tasks. Memory is RssAnon + RssShmem, as the plan counts it; bytes are what reached the disk itself."
+        + (" Of several seeds the highest memory and the mean of all else." if len(group.runs) > 1 else ""),
     )
 
 
@@ -104,7 +105,8 @@ def stages_picture(group: Group, name: str) -> Picture:
 
     columns = ("stage", "peak_bytes", "planned_bytes", "seconds")
     height = 1.0 + 0.36 * len(rows)
-    return Picture(f"{name}-stages", "Planned and measured", columns, rows, draw, "", height, WHOLE_WIDTH_INCHES)
+    note = "Memory is the highest of the seeds, time their mean." if len(group.runs) > 1 else ""
+    return Picture(f"{name}-stages", "Planned and measured", columns, rows, draw, note, height, WHOLE_WIDTH_INCHES)
 
 
 def timeline_picture(group: Group, name: str) -> Picture | None:
@@ -132,7 +134,8 @@ def timeline_picture(group: Group, name: str) -> Picture | None:
             missing = [float("nan") if value is None else value for value in ceiling]
             axes.plot(seconds, missing, color=PLAN.light, linewidth=1.4, drawstyle="steps-pre", label="planned")
         files = [sample.file_bytes / MIB for sample in samples]
-        axes.plot(seconds, files, color=SOFT.light, linewidth=1.1, linestyle=(0, (1, 1.6)), label="mapped files")
+        # over areas of every colour: only the ink is seen on all of them
+        axes.plot(seconds, files, color=INK.light, linewidth=1.3, linestyle=(0, (1, 1.6)), label="mapped files")
         if any(sample.device_bytes for sample in samples):
             device = [sample.device_bytes / MIB for sample in samples]
             axes.plot(seconds, device, color=SOFT.light, linewidth=1.4, linestyle="--", label="device")

@@ -79,16 +79,18 @@ class MemoryPlan:
         return f"plan: peak {format_bytes(self.peak_bytes)} ({largest_stage.stage}), {fits} the budget of {budget}"
 
     def __str__(self) -> str:
-        """A table: one line a stage, then whether it fits."""
-        heads = ("stage", "blocks", "memory", "device", "read", "written", "passes", "time")
-        lines = [_row(*heads, "need")]
+        """A table of one line a stage that fits 80 columns, the formulas, then whether it fits."""
+        rows = [("stage", "blocks", "memory", "device", "read", "written", "passes", "time")]
         for stage in self.stages:
             need = self.held_bytes + stage.host_bytes
             sizes = (need, stage.device_bytes, stage.read_bytes, stage.written_bytes)
             blocks, passes = (format_count(number) if number else "-" for number in (stage.blocks, stage.passes))
             time = "-" if stage.seconds is None else f"~ {format_seconds(stage.seconds)}"
-            shown = (format_bytes(size) if size else "-" for size in sizes)
-            lines.append(_row(stage.stage, blocks, *shown, passes, time, stage.formula))
+            memory, device, read, written = (format_bytes(size) if size else "-" for size in sizes)
+            rows.append((stage.stage, blocks, memory, device, read, written, passes, time))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+        lines += [f"need of {stage.stage}: {stage.formula}" for stage in self.stages]
         of_which = f"(of which {format_bytes(self.held_bytes)} for Python and libraries)"
         fits = "fits" if self.fits else "does NOT fit"
         budget = f"{format_bytes(self.budget.total_bytes)} from {self.budget.origin}"
@@ -101,11 +103,6 @@ class MemoryPlan:
         """Refuse, naming the largest stage."""
         for stage in sorted(self.stages, key=lambda stage: -stage.host_bytes)[:1]:
             self.budget.require(self.held_bytes + stage.host_bytes, stage=stage.stage, formula=stage.formula)
-
-
-def _row(stage: str, *cells: str) -> str:
-    *numbers, need = cells
-    return f"{stage:<10}" + "".join(f"{cell:>12}" for cell in numbers) + f"  {need}"
 
 
 def largest(stage: str, plans: Sequence[StagePlan]) -> StagePlan:

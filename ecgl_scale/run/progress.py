@@ -22,6 +22,8 @@ from ecgl_scale.run.memory import own_memory_bytes
 from ecgl_scale.units import format_bytes, format_count, format_seconds
 
 LINE_EVERY_SECONDS = 30.0
+SLOW_RATE = 0.5
+"""Units a second below which one rather says how long each takes."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,13 @@ class Progress:
 
     @property
     def speed(self) -> str:
-        """``13.2/s``; empty where it is not known."""
+        """``13.2/s``, or ``15.2 s each`` of what takes long; empty where it is not known."""
         if self.rate is None:
             return ""
         if self.unit == "bytes":
             return f"{format_bytes(self.rate)}/s"
+        if self.rate < SLOW_RATE:
+            return f"{format_seconds(1 / self.rate)} each"
         return f"{self.rate:,.0f}/s" if self.rate >= 100 else f"{self.rate:.3g}/s"
 
     @property
@@ -103,6 +107,10 @@ class ProgressTracker:
         elif isinstance(event, EpochFinished):
             return self._reach(self._current, event.epoch + 1)
         return None
+
+    def name_of(self, stage: str) -> str:
+        """What to call a stage: ``train task 0`` is the step ``train``, and its task is named beside it, from 1 on."""
+        return self.step if self.step and stage.startswith(self.step) else stage
 
     def knows(self, stage: str) -> bool:
         """Whether the stage, or a step of this name, has been started."""
@@ -155,7 +163,7 @@ class PlainLines:
 
     def _line(self, progress: Progress) -> str:
         share = f" ({progress.done / progress.total:.0%})" if progress.total else ""
-        parts = [f"{self._place}{progress.stage}: {progress.amount}{share}"]
+        parts = [f"{self._place}{self._tracker.name_of(progress.stage)}: {progress.amount}{share}"]
         parts += [text for text in (progress.speed, progress.time_left) if text]
         memory = format_memory(own_memory_bytes(), self._tracker.planned_bytes)
         return ", ".join([*parts, f"memory {memory}"])

@@ -19,7 +19,7 @@ from ecgl_scale.select.pagerank import planned_bytes
 from ecgl_scale.select.topk import BLOCK_BYTES, PLACE_BYTES
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout
 from ecgl_scale.store.threads import available_cores
-from ecgl_scale.units import MIB
+from ecgl_scale.units import MIB, format_bytes
 
 STAGE = "choose nodes"
 CANDIDATE_BYTES = 64
@@ -93,11 +93,12 @@ def plan_choose(
     if settings.budget < num_candidates:
         picking = (CHOICE_BYTES if needs else PLACE_BYTES) * settings.budget + BLOCK_BYTES
     largest = max(needs, key=lambda name: needs[name], default="")
+    most = max(needs.get(largest, 0), picking)
+    what = f"for the {largest} of {num_nodes:,} nodes" if largest else "to choose, nothing is ranked"
     return StagePlan(
         STAGE,
-        CANDIDATE_BYTES * num_candidates + max(needs.get(largest, 0), picking),
-        f"{CANDIDATE_BYTES} bytes for each of {num_candidates:,} candidates"
-        + (f" + the {largest} of {num_nodes:,} nodes" if largest else ", nothing is ranked"),
+        CANDIDATE_BYTES * num_candidates + most,
+        f"{CANDIDATE_BYTES} bytes for each of {num_candidates:,} candidates + {format_bytes(most)} {what}",
         read_bytes=read_bytes,
         passes=passes,
         setting="bank.select" if largest else "",

@@ -172,8 +172,10 @@ def test_plan_shows_times_as_an_estimate_and_leaves_the_folder_as_it_was(store: 
     shown = run_cli("plan", config)
     assert shown.code == 0, shown.stderr
     head, *stages = shown.stdout.splitlines()
-    assert head.split() == ["stage", "blocks", "memory", "device", "read", "written", "passes", "time", "need"]
+    assert head.split() == ["stage", "blocks", "memory", "device", "read", "written", "passes", "time"]
     assert all(" ~ " in line for line in stages[:4])
+    assert all(len(line) <= 80 for line in [head, *stages[:4]])
+    assert [line.partition(":")[0] for line in stages[4:8]] == [f"need of {line.split()[0]}" for line in stages[:4]]
     assert "an estimate from a measurement of this machine" in stages[-1]
     found = json.loads(run_cli("plan", config, "--json").stdout)
     assert found["seconds"] == pytest.approx(sum(stage["seconds"] for stage in found["stages"]))

@@ -29,6 +29,10 @@ def test_libraries_count_before_they_work(store: Path, cache: Path) -> None:
     assert plan_config(config_of(store, cache)).held_bytes >= LIBRARY_BYTES + 64 * MIB
 
 
+def test_no_memory_of_a_device_is_planned_where_there_is_none(store: Path, cache: Path) -> None:
+    assert {stage.device_bytes for stage in stages_of(store, cache, "learn.device=cpu").values()} == {0}
+
+
 def test_bank_and_weights_count_in_every_stage(store: Path, cache: Path) -> None:
     small, large = (stages_of(store, cache, f"bank.budget={budget}") for budget in (10, 100))
     added = 3 * 90 * (4 * 16 + 40)

@@ -109,3 +109,18 @@ def test_memory_that_is_for_someone_else_is_added(store: Path) -> None:
         assert found is not None
         named.append(int(found[1]))
     assert named[1] - named[0] == pytest.approx(1024, abs=16)
+
+
+def test_what_planning_itself_leaves_in_memory_is_not_asked_for(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes the advice does so in a new process."""
+    config = config_of(large, None, "method=finetune", *BLOCKS, f"memory={own_memory_bytes() + 128 * MIB}")
+    graph, asked = open_store(config), []
+    stream = task_stream(graph, config)
+    first = plan_run(graph, stream, config)
+    for left in (0, 50 * MIB):
+        with monkeypatch.context() as patch:
+            patch.setattr("ecgl_scale.pipeline.plan.own_memory_bytes", lambda left=left: own_memory_bytes() + left)
+            with pytest.raises(DoesNotFitError) as refused:
+                require_fit(first, graph, stream, config)
+        asked.append(int(re.search(r"--memory (\d+)MiB", refused.value.fix or "")[1]))  # type: ignore[index]
+    assert asked[1] - asked[0] < 10

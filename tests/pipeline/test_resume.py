@@ -218,7 +218,7 @@ def test_a_stopped_run_exits_with_75_and_can_be_resumed(
     _wait_until(lambda: _state(run)["epoch"] >= 3, child)
     _stop(child, number)
     assert child.exitcode == 75
-    assert number.name in events_of(run, "RunStopped")[-1]["reason"]
+    assert events_of(run, "RunStopped")[-1]["reason"] == f"stopped by {number.name}"
     assert not (run / "results.json").exists()
     _finish(config, run, undisturbed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -11,7 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress as Display
 
+from ecgl_scale.cli.progress import _Bars
+from ecgl_scale.run.events import EpochFinished, StageStarted, StepStarted, TaskFinished, TaskStarted
 from tests.faults.running import cli_command, start_child
 from tests.pipeline.streams import write_config
 
@@ -60,9 +65,24 @@ def test_a_terminal_shows_tasks_stage_amount_rate_and_memory_of_the_plan(config:
     together = "\n".join(seen)
     memory = r"[\d.]+ MiB of [\d.]+ MiB planned"
     assert re.search(rf"^task [123] of 3 +[━╸╺]+ +{memory}", together, re.MULTILINE)
-    assert re.search(r"^train task \d +[━╸╺]+ +[\d,]+ of 400 epochs +[\d.,]+/s +.*s left", together, re.MULTILINE)
+    assert re.search(r"^train +[━╸╺]+ +[\d,]+ of 400 epochs +[\d.,]+/s +.*s left", together, re.MULTILINE)
     assert re.search(rf"^task 1 of 3: AA [\d.]+, .*s, peak {memory}$", seen[-1], re.MULTILINE)
     assert "…" not in together
+
+
+def test_a_run_does_not_end_before_what_goes_on_now() -> None:
+    """A task that is larger than those before it takes longer than they did."""
+    with Display(console=Console(file=io.StringIO())) as display:
+        bars = _Bars(display)
+        for event in (TaskStarted(0, 2), TaskFinished(0, 2, (90.0,)), TaskStarted(1, 2), StepStarted("train")):
+            bars(event)
+        bars(StageStarted("train task 1", 100_000, "epochs"))
+        for epoch in range(3):
+            time.sleep(0.02)
+            bars(EpochFinished(1, epoch, 0.5, 0.02))
+        of_run, of_stage = display.tasks
+        assert of_run.fields["left"] == of_stage.fields["left"] != "< 1 s left"
+        assert (of_run.description, of_stage.description) == ("task 2 of 2", "train")
 
 
 def _watch(tmux: tuple[str, ...], code: Path) -> list[str]:

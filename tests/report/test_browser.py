@@ -79,3 +79,11 @@ def test_it_follows_the_reader_into_the_dark_and_fits_a_phone(
     assert seen[0]["background"] == as_text(PAPER.light)
     assert dark["background"] == as_text(PAPER.dark)
     assert dark["wide"] <= 0
+
+
+def test_paper_which_does_not_scroll_has_room_for_every_table(page: Path, tmp_path: Path) -> None:
+    """A4 between margins of 15 mm, by the rules of print on a screen of that width."""
+    text = page.read_text(encoding="utf-8").replace("@media print {", "@media all {")
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    found, _ = visit(tmp_path / "page.html", tmp_path / "profile", "--window-size=680,900")
+    assert found["wide"] <= 0

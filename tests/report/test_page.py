@@ -15,7 +15,8 @@ import pytest
 from ecgl_scale.errors import UsageError
 from ecgl_scale.report.content import Content, gather, save_figures
 from ecgl_scale.report.page import render_page
-from ecgl_scale.report.palette import INK, RAMP, SHADES, with_roles
+from ecgl_scale.report.palette import INK, RAMP, SHADES, line_style, series_shade, with_roles
+from ecgl_scale.report.picture import WHOLE_WIDTH_INCHES, WIDTH_INCHES, legend_below, legend_columns
 from ecgl_scale.report.runs import FinishedRun
 from tests.report.made_runs import make_comparison, make_run, sample, samples, write_lines
 
@@ -157,6 +158,56 @@ def test_a_run_of_one_task_and_one_of_many_are_drawn(tmp_path: Path) -> None:
         results["af"] = None if num_tasks == 1 else 0.0
         (run / "results.json").write_text(json.dumps(results))
         assert "Performance matrix" in render_page(content_of(run))
+
+
+def test_a_title_that_names_some_of_the_methods_counts_the_others(tmp_path: Path) -> None:
+    content = content_of(*(make_run(tmp_path / str(n), method=f"m{n}") for n in range(8)))
+    assert content.title == "m0, m1, m2, m3, m4, m5 and 2 more on graph"
+
+
+def test_twelve_methods_all_have_a_line_of_their_own_looks(tmp_path: Path) -> None:
+    (picture,) = content_of(*(make_run(tmp_path / str(n), method=f"m{n}", gain=-n) for n in range(12))).learning
+    assert len({row[0] for row in picture.rows}) == 12
+    assert "left out" not in picture.note
+    assert len({repr((series_shade(n), line_style(n))) for n in range(12)}) == 12
+
+
+@pytest.mark.parametrize("length", [5, 30, 45, 200])
+def test_a_legend_stays_within_its_picture(length: int) -> None:
+    """By the letters of matplotlib's own font, which is a wide one; a browser has narrower ones."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    for width in (WIDTH_INCHES, WHOLE_WIDTH_INCHES):
+        labels = [f"{n}{'x=0, ' * (length // 5)}" for n in range(5)]
+        figure = Figure(figsize=(width, 4), layout="constrained")
+        canvas, axes = FigureCanvasAgg(figure), figure.add_subplot()
+        for label in labels:
+            axes.plot([0, 1], [0, 1], label=label)
+        legend_below(figure, axes, columns=legend_columns(labels, width_inches=width))
+        canvas.draw()
+        assert figure.legends[0].get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_a_band_is_spoken_of_only_where_there_are_several_seeds(tmp_path: Path) -> None:
+    def note(*seeds: int) -> str:
+        folder = tmp_path / str(len(seeds))
+        runs = [make_run(folder / f"{b}-{seed}", bank__budget=b, seed=seed) for b in (10, 20) for seed in seeds]
+        (picture,) = content_of(*runs).sensitivity
+        return picture.note
+
+    assert "band" not in note(0)
+    assert "band" in note(0, 1)
+
+
+def test_lines_of_a_sensitivity_figure_are_named_by_what_sets_them_apart(tmp_path: Path) -> None:
+    grid = [(budget, ratio) for budget in (10, 50, 200) for ratio in (0.25, 1.0)]
+    runs = [make_run(tmp_path / f"{b}-{r}", bank__budget=b, bank__diversity_ratio=r) for b, r in grid]
+    figures = {picture.name: picture for picture in content_of(*runs).sensitivity}
+    budgets = figures["sensitivity-bank-budget"]
+    assert {row[0] for row in budgets.rows} == {"ecgl, bank.diversity_ratio=0.25", "ecgl, bank.diversity_ratio=1.0"}
+    ticks = re.findall(r">(10|50|200)</text>", budgets.render("svg").decode())
+    assert ticks == ["10", "50", "200"] * 2
 
 
 def test_no_runs_are_an_error() -> None:

@@ -178,8 +178,26 @@ def test_values_far_apart_are_on_a_logarithmic_axis_where_zero_has_a_place(
 
 def test_the_summary_can_be_read_by_a_program(tmp_path: Path) -> None:
     lines = summary_table(groups_of([make_run(tmp_path / "a")])).csv.splitlines()
-    assert lines[0].startswith("method,store,setting")
-    assert lines[1].startswith("ecgl,graph,class-il,plus,80.0,-15.0,1,")
+    assert lines[0] == (
+        "method,store,setting,preset,AA %,AA % deviation,AF %,AF % deviation,seeds,time (seconds),peak memory (bytes)"
+    )
+    assert lines[1].startswith("ecgl,graph,class-il,plus,80.0,0.0,-15.0,0.0,1,")
+
+
+def test_what_is_missing_is_empty_for_a_program(tmp_path: Path) -> None:
+    lines = summary_table(groups_of([make_run(tmp_path / "a", method="joint")])).csv.splitlines()
+    assert lines[1].startswith("joint,graph,class-il,plus,80.0,0.0,,1,")
+
+
+def test_a_grid_says_what_the_name_of_the_method_alone_stands_for(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / f"{budget}-{ratio}", bank__budget=budget, bank__diversity_ratio=ratio)
+        for budget in (10, 200)
+        for ratio in (0.25, 1.0)
+    ]
+    note = summary_table(groups_of(runs)).note
+    assert note.endswith("Where a name does not say otherwise: bank.budget=10, bank.diversity_ratio=0.25.")
+    assert "otherwise" not in summary_table(groups_of(runs[:2])).note  # one key: every name has its value
 
 
 def test_a_directory_without_results_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_while_it_runs_it_says_which_run_goes_on_and_how_far_that_is(tmp_path: P
     assert lines["runs"] == "3 of 6 finished, 1 running, 1 failed, 1 to do"
     assert lines["now"].startswith("method-gem/seed-1: task 2 of 3, ")
     assert "2 of 4 epochs (50%)" in lines["now"]
-    assert "planned" in lines["now"]
+    assert len(lines["now"]) < 80 - len("now 1  ")
     assert lines["failed"] == "method-lwf/seed-0: the disk is on fire"
     rows = [line.split() for line in table.splitlines()]
     assert rows[1] == ["method-ecgl", "80.5", "±", "0.5", "2", "0", "0", "0"]
@@ -149,3 +149,12 @@ def test_into_a_file_every_line_has_amount_rate_time_left_and_memory(
     for part in ("task 2 of 3, ", "2 of 4 epochs (50%), ", "/s, ", " left, ", "memory ", " planned, ", "AA 90.0"):
         assert part in first
     assert any(line.split() == ["state", "finished"] for line in rest)
+
+
+def test_what_ended_a_run_that_will_go_on_is_told(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path / "sweep")
+    record = json.loads((sweep / "sweep.json").read_text())
+    record["combinations"][1]["runs"][1] |= {"status": "stopped", "message": "killed by SIGKILL"}
+    (sweep / "sweep.json").write_text(json.dumps(record))
+    lines = dict(line.split(maxsplit=1) for line in run_cli("status", sweep).stdout.split("\n\n")[0].splitlines())
+    assert lines["stopped"] == "method-gem/seed-1: killed by SIGKILL"

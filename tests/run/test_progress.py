@@ -75,7 +75,9 @@ def test_a_stage_that_was_never_started_tells_nothing() -> None:
     assert ProgressTracker().follow(EpochFinished(0, 0, 1.0, 1.0)) is None
 
 
-@pytest.mark.parametrize(("rate", "shown"), [(0.0312, "0.0312/s"), (13.24, "13.2/s"), (1234.5, "1,234/s")])
+@pytest.mark.parametrize(
+    ("rate", "shown"), [(0.0312, "32.1 s each"), (0.51, "0.51/s"), (13.24, "13.2/s"), (1234.5, "1,234/s")]
+)
 def test_rates_have_three_digits_or_a_separator(rate: float, shown: str) -> None:
     assert Progress("s", "rows", 1, 2, rate).speed == shown
 
@@ -91,7 +93,7 @@ def test_a_long_stage_says_a_line_every_30_seconds_with_rate_time_left_and_memor
     assert job.at(1, EpochFinished(1, 0, 0.5, 1.0)) == []
     assert job.at(29, EpochFinished(1, 28, 0.5, 1.0)) == []
     (line,) = job.at(31, EpochFinished(1, 30, 0.5, 1.0))
-    assert line.startswith("task 2 of 5, train task 1: 31 of 200 epochs (16%), 1/s, 2 min 49 s left, memory ")
+    assert line.startswith("task 2 of 5, train: 31 of 200 epochs (16%), 1/s, 2 min 49 s left, memory ")
     assert line.endswith(" of 1 GiB planned")
     assert job.at(32, EpochFinished(1, 31, 0.5, 1.0)) == []
 

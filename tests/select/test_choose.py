@@ -24,6 +24,7 @@ from ecgl_scale.select.topk import BLOCK_BYTES, PLACE_BYTES
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
+from ecgl_scale.units import format_bytes
 from tests import naive
 from tests.store.graphs import KEEP_ALL, random_edges
 
@@ -389,6 +390,7 @@ def test_the_plan_knows_what_is_not_ranked_and_what_can_shrink():
     whole = plan()
     assert whole.host_bytes > 4 * 100 * 2_000_000
     assert "diversity" in whole.formula
+    assert f" + {format_bytes(whole.host_bytes - 64_000_000)} for the " in whole.formula
     small = plan(memory="1MiB")
     assert small.host_bytes < whole.host_bytes / 2
     assert plan(diversity=False).host_bytes < whole.host_bytes

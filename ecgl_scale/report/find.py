@@ -1,0 +1,107 @@
+"""Which runs a report is about: those that have finished, each seed once, and why the others are left out.
+
+A table that lacks a row, or a mean over fewer seeds than were asked for, should say so itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.report.runs import NOT_COMPARED, FinishedRun, own_settings
+from ecgl_scale.report.status import RunWatcher
+from ecgl_scale.report.sweep_status import RECORD_NAME, SweepWatcher, SweptRun
+
+ORDER = ("failed", "killed", "stopped", "unknown", "repeated", "running", "waiting")
+"""What a reader must know first."""
+
+
+@dataclass(frozen=True)
+class Omitted:
+    """A run that a report does not count."""
+
+    path: Path
+    condition: str
+    """One of ``ORDER``, which are those of ``ecgl status``, and ``repeated``."""
+    reason: str
+    """One line; empty where there is nothing to add."""
+
+
+def find_runs(given: Sequence[Path]) -> tuple[list[FinishedRun], list[Omitted]]:
+    """The finished runs of these directories and of all below them, sweeps in their own order; and those left out.
+
+    Raises
+    ------
+    InvalidInputError
+        A directory without a finished run.
+    """
+    paths: dict[Path, Path] = {}
+    unfinished: dict[Path, Omitted] = {}
+    for place in given:
+        found, others = ([place], []) if (place / "results.json").exists() else _below(place)
+        if not found and any(other.path != place for other in others):
+            raise InvalidInputError(
+                f"none of the {len(others)} runs here has finished: {count_conditions(others)}",
+                where=place,
+                fix="let one finish; ecgl status says how far a run or a sweep is, and how to go on",
+            )
+        for path in found or [place]:
+            paths.setdefault(path.resolve(), path)
+        for other in others:
+            unfinished.setdefault(other.path.resolve(), other)
+    runs: dict[str, FinishedRun] = {}
+    repeated = []
+    for path in paths.values():
+        run = FinishedRun.read(path)
+        first = runs.setdefault(_identity(run), run)
+        if first is not run:
+            repeated.append(Omitted(path, "repeated", f"settings and seed of {first.path}"))
+    return list(runs.values()), sorted([*unfinished.values(), *repeated], key=lambda run: ORDER.index(run.condition))
+
+
+def count_conditions(omitted: Sequence[Omitted]) -> str:
+    """``1 failed, 3 waiting``."""
+    counts = Counter(run.condition for run in omitted)
+    return ", ".join(f"{counts[condition]} {condition}" for condition in ORDER if counts[condition])
+
+
+def _below(folder: Path) -> tuple[list[Path], list[Omitted]]:
+    """Finished and other runs below a directory: one of runs, of a sweep or of several, or of a sweep's combination."""
+    finished = sorted(path.parent for path in folder.rglob("results.json"))
+    omitted: list[Omitted] = []
+    places: dict[Path, int] = {}
+    for sweep in sorted(path.parent for path in folder.rglob(RECORD_NAME)):
+        for run in _runs_of(sweep):
+            path = sweep / run.path
+            places[path] = len(places)
+            if run.condition != "finished":
+                reason = run.message.partition("\n")[0]
+                omitted.append(Omitted(path, run.condition, "" if run.condition == "running" else reason))
+    for path in sorted(path.parent for path in folder.rglob("config.yaml")):
+        if path not in places and path not in finished and _was_begun(path):
+            status = RunWatcher(path).look()
+            omitted.append(Omitted(path, status.condition, "" if status.condition == "running" else status.reason))
+    return sorted(finished, key=lambda path: places.get(path, len(places))), omitted
+
+
+def _runs_of(sweep: Path) -> Iterator[SweptRun]:
+    try:
+        found = SweepWatcher(sweep).look()
+    except InvalidInputError:  # its record cannot be read; its runs can
+        return
+    yield from found.runs
+
+
+def _was_begun(path: Path) -> bool:
+    """A config alone may be of a sweep's combination, or anybody's."""
+    return (path / "state.json").exists() or (path / ".lock").exists()
+
+
+def _identity(run: FinishedRun) -> str:
+    """Runs that have the same would count one seed twice, and show a spread of nothing."""
+    settings = own_settings(run) or {"path": run.path.resolve()}
+    kept = sorted((key, repr(value)) for key, value in settings.items() if key not in NOT_COMPARED)
+    return repr((run.part, run.results["seed"], run.results.get("split_hash"), kept))
