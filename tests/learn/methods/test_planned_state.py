@@ -11,6 +11,7 @@ import pytest
 from ecgl_scale.learn.methods import METHODS, create_method
 from ecgl_scale.learn.methods.base import TaskSizes
 from ecgl_scale.pipeline.plan import plan_config
+from ecgl_scale.units import format_bytes
 from tests.learn.methods.learning import learn, new_learner, small_config
 
 OVERRIDES = {
@@ -50,7 +51,7 @@ def test_the_state_is_in_the_plan_and_not_larger_than_planned(
     keeps_bank = learner.method.keeps_bank
     assert (planned > 0 or keeps_bank) == (method not in KEEPS_NOTHING)
     for stage in plan_config(config).stages:
-        assert (f"the method's state {planned:,} bytes" in stage.formula) == (planned > 0), stage.stage
+        assert (f"the method's state {format_bytes(planned)}" in stage.formula) == (planned > 0), stage.stage
         assert ("bank " in stage.formula) == keeps_bank, stage.stage
 
 
