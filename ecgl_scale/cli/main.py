@@ -16,6 +16,7 @@ from ecgl_scale._version import __version__
 from ecgl_scale.cli import doctor, generate, ingest, inspect, methods, rank, report, run, status, sweep
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
 from ecgl_scale.errors import EcglError, ExitCode, StopRequestedError
+from ecgl_scale.run.memory import share_one_arena
 
 app = typer.Typer(
     name="ecgl",
@@ -79,6 +80,7 @@ def main() -> None:
     """Run ``ecgl`` and exit with the documented code."""
     # Threads that wait by spinning take the cores from those they wait for wherever a machine is shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    share_one_arena()
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGUSR2, _stop)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import resource
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -179,3 +180,34 @@ def test_a_read_only_map_of_a_file_is_not_our_memory(tmp_path: Path) -> None:
         assert sum(mapped[:: 4 * KIB]) == 0
         time.sleep(0.05)
     assert sampler.peak_bytes - before < 16 * MIB
+
+
+FREED_BY_A_THREAD = """
+import threading
+from ecgl_scale.run.memory import give_back_freed, own_memory_bytes, share_one_arena
+
+share_one_arena()
+bytearray(30 << 20)  # once it has been freed, arrays up to that size are no mappings of their own any more
+before = own_memory_bytes()
+is_freed, may_end = threading.Event(), threading.Event()
+
+def work():
+    arrays = [bytearray(b"x") * (2 << 20) for _ in range(20)]
+    arrays.clear()
+    is_freed.set()
+    may_end.wait()
+
+thread = threading.Thread(target=work)
+thread.start()
+is_freed.wait()
+give_back_freed()
+print(own_memory_bytes() - before)
+may_end.set()
+thread.join()
+"""
+
+
+def test_what_a_thread_has_freed_is_given_back() -> None:
+    """40 MiB stay without ``share_one_arena``; in a process of its own, as arenas last as long as a process."""
+    done = subprocess.run([sys.executable, "-c", FREED_BY_A_THREAD], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 10 * MIB
