@@ -31,8 +31,8 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130, "Ctrl-C."
 
 
-class EcglError(Exception):
-    """Base of all our errors; raised as such only for our own bugs."""
+class _Told(BaseException):
+    """What is told of every end that is not a success."""
 
     exit_code = ExitCode.BUG
 
@@ -52,6 +52,10 @@ class EcglError(Exception):
         if self.fix is not None:
             lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
+
+
+class EcglError(_Told, Exception):
+    """Base of all our errors; raised as such only for our own bugs."""
 
 
 class UsageError(EcglError, ValueError):
@@ -104,7 +108,11 @@ class StorageError(EcglError, OSError):
     exit_code = ExitCode.STORAGE
 
 
-class StopRequestedError(EcglError):
-    """SIGTERM or SIGUSR2 asked us to stop; what is finished is kept and the work can be resumed."""
+class StopRequestedError(_Told):
+    """SIGTERM or SIGUSR2 asked us to stop; what is finished is kept and the work can be resumed.
+
+    As KeyboardInterrupt it is no ``Exception``: it may come anywhere, and what takes errors for damaged input, or for a
+    plan that does not fit, must not take a stop for one.
+    """
 
     exit_code = ExitCode.STOPPED

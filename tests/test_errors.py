@@ -7,7 +7,8 @@ import inspect
 import pytest
 
 from ecgl_scale import errors
-from ecgl_scale.errors import EcglError, InvalidInputError
+from ecgl_scale.errors import EcglError, InvalidInputError, StopRequestedError
+from ecgl_scale.store.sources.npy_header import reading
 
 DOCUMENTED: dict[str, tuple[int, type[BaseException]]] = {
     "EcglError": (70, Exception),
@@ -21,9 +22,13 @@ DOCUMENTED: dict[str, tuple[int, type[BaseException]]] = {
     "LockedError": (3, BlockingIOError),
     "DoesNotFitError": (4, MemoryError),
     "StorageError": (5, OSError),
-    "StopRequestedError": (75, Exception),
+    "StopRequestedError": (75, BaseException),
 }
-CLASSES = {name: kind for name, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EcglError)}
+CLASSES = {
+    name: kind
+    for name, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, EcglError | StopRequestedError)
+}
 
 
 def test_every_class_is_documented() -> None:
@@ -53,3 +58,10 @@ def test_a_message_says_what_where_expected_and_fix_in_that_order(name: str) -> 
 def test_parts_that_are_not_known_are_left_out() -> None:
     assert str(InvalidInputError("no edges")) == "no edges"
     assert str(InvalidInputError("no edges", fix="add some")) == "no edges\n  fix: add some"
+
+
+def test_a_request_to_stop_is_taken_for_no_error() -> None:
+    """It may come while a file is read: what means damaged input there, any ``Exception``, must not mean a stop."""
+    assert not issubclass(StopRequestedError, Exception)
+    with pytest.raises(StopRequestedError), reading("x.npz"):
+        raise StopRequestedError("stopped by SIGTERM")

@@ -85,7 +85,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR2, _stop)
     try:
         app(prog_name="ecgl")
-    except EcglError as error:
+    except (EcglError, StopRequestedError) as error:
         fail(str(error), error.exit_code)
     except MemoryError:
         fail("out of memory\n  fix: give a larger --memory, or free some memory on this machine", ExitCode.DOES_NOT_FIT)

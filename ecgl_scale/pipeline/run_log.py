@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ecgl_scale._version import __version__
-from ecgl_scale.errors import EcglError
+from ecgl_scale.errors import EcglError, StopRequestedError
 from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.run.config import RunConfig
 from ecgl_scale.run.durable import storage_errors
@@ -78,7 +78,7 @@ class RunLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, EcglError):
+        if isinstance(error, EcglError | StopRequestedError):
             self.say(f"error: {error}")
         elif isinstance(error, KeyboardInterrupt):
             self.say("stopped by Ctrl-C")
