@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from ecgl_scale.cli.main import app
-from ecgl_scale.errors import EcglError, ExitCode
+from ecgl_scale.errors import EcglError, ExitCode, StopRequestedError
 from ecgl_scale.learn.methods import METHODS
 from tests.cli_runner import run_cli
 
@@ -181,7 +181,8 @@ def test_no_page_names_an_option_that_does_not_exist(page: Path) -> None:
 
 def test_every_exit_code_is_documented() -> None:
     rows = set(re.findall(r"^\| (\d+) \|", COMMANDS_PAGE.read_text(encoding="utf-8"), re.MULTILINE))
-    used = {kind.exit_code for kind in every_subclass(EcglError)} | {ExitCode.DONE, ExitCode.INTERRUPTED}
+    used = {kind.exit_code for kind in (*every_subclass(EcglError), StopRequestedError)}
+    used |= {ExitCode.DONE, ExitCode.INTERRUPTED}
     assert rows == {str(int(code)) for code in used} == {str(int(code)) for code in ExitCode}
     advice = set(
         re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "batch-jobs.md").read_text(encoding="utf-8"), re.MULTILINE)
