@@ -55,7 +55,6 @@ REASONS: dict[str, dict[str, Any]] = {
         f"{name}, 50 epochs": {**METHODS[name], "learn.epochs": 50}
         for name in ("finetune", "joint", "ecgl", "ssm", "gem", "dygrain")
     },
-    "joint, 200 epochs": {**METHODS["joint"], "learn.epochs": 200},
     "gem, reference": {**METHODS["gem"], "gem.reference": True},
     "gem, unbalanced": {**METHODS["gem"], "learn.balance": "none"},
     "twp, a hundredth": {**METHODS["twp"], "twp.lambda_loss": 100, "twp.lambda_topology": 100},

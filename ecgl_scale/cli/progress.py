@@ -124,7 +124,7 @@ class _Bars:
         """Not less than what goes on now will take: a task may be larger than those before."""
         if self._end is None:
             return ""
-        return format_left(max(self._end - time.monotonic(), stage_seconds or 0.0, 0.0))
+        return format_left(max(self._end - time.monotonic(), stage_seconds or 0.0))
 
     def _drop_parts(self) -> None:
         """Of a run only what goes on is shown: it has hundreds of parts."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ecgl_scale.errors import EcglError, InvalidInputError, StopRequestedError, UsageError
+from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference
 from ecgl_scale.infer.propagate import plan_propagated, propagate_features
 from ecgl_scale.pipeline.saved_model import SavedModel, load_model
@@ -94,7 +94,7 @@ def infer_store(
                 )
                 result = {"logits": found.logits, "seconds": found.seconds, "backend": found.backend}
             _write(target, result.pop("logits"), np.array(model.classes, np.int64))
-    except (EcglError, StopRequestedError):
+    except BaseException:  # Ctrl-C and requests to stop too
         with suppress(OSError):
             work.rmdir()  # only where nothing is in it that the same command could go on with
         raise

@@ -30,5 +30,5 @@ def inline(function: Callable[P, R]) -> Callable[P, R]:
 
 def _compile(function: Callable[P, R], **flags: Any) -> Callable[P, R]:
     dispatcher = numba.njit(nogil=True, error_model="numpy", **flags)(function)
-    dispatcher._cache = kernel_cache(function)  # as its ``enable_caching`` does, with numba's own kind of cache
+    dispatcher._cache = kernel_cache(function)  # as its ``enable_caching`` does, with our own kind of cache
     return cast("Callable[P, R]", dispatcher)
