@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import DEFAULT_WORK, save, spread
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.select.attribute import attribute_vector
 from ecgl_scale.select.attribute_dense import DensePasses
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
 from ecgl_scale.store.source import DenseSource
-from ecgl_scale.store.threads import available_cores
 
 WANTED_RATIO = 0.60
 MAX_SQUARE = 3072

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.units import MIB
 from tests.faults.running import leftovers, run_cli, run_process, write_graph
 

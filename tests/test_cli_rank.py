@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale import GraphStore
+from ecgl_scale.base.lock import take_lock
 from ecgl_scale.learn.split import write_split
-from ecgl_scale.run.lock import take_lock
 from ecgl_scale.select import candidates
 from tests import naive
 from tests.cli_runner import Result, run_cli

@@ -31,15 +31,15 @@ ROOMS: dict[str, set[str]] = {
     "ecgl_scale._version": set(),
     "ecgl_scale.errors": set(),
     "ecgl_scale.units": {"ecgl_scale.errors"},
-    "ecgl_scale.run": {*COMMON, "ecgl_scale.run"},
-    "ecgl_scale.store": {*COMMON, "ecgl_kernels", "ecgl_scale.run", "ecgl_scale.store"},
-    "ecgl_scale.select": {*COMMON, "ecgl_kernels", "ecgl_scale.run", "ecgl_scale.store", "ecgl_scale.select"},
+    "ecgl_scale.base": {*COMMON, "ecgl_scale.base"},
+    "ecgl_scale.store": {*COMMON, "ecgl_kernels", "ecgl_scale.base", "ecgl_scale.store"},
+    "ecgl_scale.select": {*COMMON, "ecgl_kernels", "ecgl_scale.base", "ecgl_scale.store", "ecgl_scale.select"},
     "ecgl_scale.learn": {  # select too, as methods rank what they remember
         *COMMON,
         "ecgl_kernels",
         *(f"ecgl_scale.{room}" for room in ("run", "store", "select", "learn")),
     },
-    "ecgl_scale.infer": {*COMMON, "ecgl_kernels", "ecgl_scale.run", "ecgl_scale.store", "ecgl_scale.infer"},
+    "ecgl_scale.infer": {*COMMON, "ecgl_kernels", "ecgl_scale.base", "ecgl_scale.store", "ecgl_scale.infer"},
     "ecgl_scale.report": {*COMMON, "ecgl_scale.report"},  # reads files, never live objects
     "ecgl_scale.pipeline": {
         *COMMON,
@@ -58,7 +58,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "numba": tuple(f"kernels/ecgl_kernels/{name}.py" for name in ("_bits", "_cache", "_jit", "_vector")),
     "llvmlite": ("kernels/ecgl_kernels/_bits.py", "kernels/ecgl_kernels/_vector.py"),  # what numba cannot say
     "pyarrow": (
-        "ecgl_scale/run/parquet.py",
+        "ecgl_scale/base/parquet.py",
         "ecgl_scale/store/",
         "ecgl_scale/select/scores.py",
         "ecgl_scale/select/candidates.py",
@@ -66,12 +66,12 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "ecgl_scale/learn/split.py",
         "ecgl_scale/pipeline/",
     ),
-    "threadpoolctl": ("ecgl_scale/store/threads.py",),
+    "threadpoolctl": ("ecgl_scale/engine/threads.py",),
     "pydantic": ("ecgl_scale/run/config",),
-    "yaml": ("ecgl_scale/run/config_yaml.py", "ecgl_scale/report/files.py"),
+    "yaml": ("ecgl_scale/config/text.py", "ecgl_scale/report/files.py"),
     "scipy": ("ecgl_scale/learn/methods/gem.py",),
     "safetensors": ("ecgl_scale/learn/tensors.py",),
-    "crc32c": ("ecgl_scale/run/durable.py",),
+    "crc32c": ("ecgl_scale/base/durable.py",),
     "zarr": ("ecgl_scale/store/features/dense_write.py", "ecgl_scale/store/sources/node_files.py"),
     "typer": ("ecgl_scale/cli/",),
     "rich": ("ecgl_scale/cli/",),
@@ -311,9 +311,9 @@ def test_rooms_import_only_the_rooms_before_them() -> None:
     [
         ("kernels/ecgl_kernels/new.py", "from ecgl_scale.errors import EcglError"),
         ("ecgl_scale/errors.py", "import ecgl_scale.units"),
-        ("ecgl_scale/units.py", "from ecgl_scale.run import memory"),
-        ("ecgl_scale/run/memory.py", "from ecgl_scale import store"),
-        ("ecgl_scale/run/memory.py", "def f():\n    from ecgl_scale.cli.output import fail"),
+        ("ecgl_scale/units.py", "from ecgl_scale.base import memory"),
+        ("ecgl_scale/base/memory.py", "from ecgl_scale import store"),
+        ("ecgl_scale/base/memory.py", "def f():\n    from ecgl_scale.cli.output import fail"),
         ("ecgl_scale/run/new.py", "import ecgl_kernels.csr"),
         ("ecgl_scale/store/new.py", "from ecgl_scale.cli import options"),
         ("ecgl_scale/store/new.py", "from ecgl_scale.select import journal"),
@@ -335,7 +335,7 @@ def test_each_library_is_imported_only_where_it_belongs() -> None:
 @pytest.mark.parametrize("library", ["torch", "dask.distributed", "zarr", "dgl", "pyarrow.csv", "typer", "requests"])
 def test_a_library_in_the_wrong_room_is_caught(library: str) -> None:
     for text in (f"import {library}", f"def f():\n    from {library} import x", f"import_module({library!r})"):
-        assert misplaced_libraries("ecgl_scale/run/memory.py", ast.parse(text))
+        assert misplaced_libraries("ecgl_scale/base/memory.py", ast.parse(text))
         assert misplaced_libraries("kernels/ecgl_kernels/csr.py", ast.parse(text))
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import typer
 
+from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.cli.main import app
 from ecgl_scale.cli.options import BuildSettings, IngestSettings
 from ecgl_scale.errors import ExitCode, UsageError
-from ecgl_scale.run.durable import write_atomically
 
 BEGIN, END = "<!-- generated from the code, {}: begin -->", "<!-- generated from the code, {}: end -->"
 PART = re.compile(BEGIN.format("(.+?)") + ".*?" + END.format(r"\1"), re.DOTALL)

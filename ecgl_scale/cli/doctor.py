@@ -36,9 +36,9 @@ assert torch.allclose(layer(graph, x), normalised @ x @ layer.weight + layer.bia
 
 def doctor(as_json: Json = False) -> None:
     """Show versions, threads, memory limits, whether DGL works, and the disk's speed."""
-    from ecgl_scale.run.disk_speed import measure_disk
-    from ecgl_scale.run.memory import MemoryBudget, find_limits
-    from ecgl_scale.store.threads import available_cores
+    from ecgl_scale.base.disk_speed import measure_disk
+    from ecgl_scale.base.memory import MemoryBudget, find_limits
+    from ecgl_scale.engine.threads import available_cores
 
     speed = measure_disk(Path.cwd(), DISK_TEST_BYTES)
     budget = MemoryBudget.of(None)

@@ -13,10 +13,10 @@ from types import FrameType
 import typer
 
 from ecgl_scale._version import __version__
+from ecgl_scale.base.memory import share_one_arena
 from ecgl_scale.cli import doctor, generate, ingest, inspect, methods, rank, report, run, status, sweep
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
 from ecgl_scale.errors import EcglError, ExitCode, StopRequestedError
-from ecgl_scale.run.memory import share_one_arena
 
 app = typer.Typer(
     name="ecgl",
@@ -90,7 +90,7 @@ def main() -> None:
     except MemoryError:
         fail("out of memory\n  fix: give a larger --memory, or free some memory on this machine", ExitCode.DOES_NOT_FIT)
     except OSError as error:
-        from ecgl_scale.run.durable import as_storage_error
+        from ecgl_scale.base.durable import as_storage_error
 
         known = as_storage_error(error, Path(error.filename or "."))
         fail(str(known), known.exit_code)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from ecgl_scale.run.events import Event, EventSink, Note
+from ecgl_scale.base.events import Event, EventSink, Note
 
 _log = logging.getLogger("ecgl_scale.progress")
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ecgl_scale.base.events import Event, EventSink, Note, StageFinished, StageStarted, TaskFinished, TaskStarted
+from ecgl_scale.base.memory import own_memory_bytes
+from ecgl_scale.base.progress import PlainLines, Progress, ProgressTracker, format_left, format_memory
 from ecgl_scale.cli.output import log_warnings
-from ecgl_scale.run.events import Event, EventSink, Note, StageFinished, StageStarted, TaskFinished, TaskStarted
-from ecgl_scale.run.memory import own_memory_bytes
-from ecgl_scale.run.progress import PlainLines, Progress, ProgressTracker, format_left, format_memory
 from ecgl_scale.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

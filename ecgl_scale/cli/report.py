@@ -39,9 +39,9 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Compare finished runs: AA and AF with their spread over seeds, time and memory."""
+    from ecgl_scale.base.output_file import refuse_inside_store
     from ecgl_scale.report.find import find_runs
     from ecgl_scale.report.runs import group_runs
-    from ecgl_scale.run.output_file import refuse_inside_store
 
     for target in (html, figures and figures / "a figure"):
         if target is not None:
@@ -61,8 +61,8 @@ def report(
 def _write(
     runs: list[FinishedRun], omitted: list[Omitted], html: Path | None, figures: Path | None, *, say: bool
 ) -> None:
+    from ecgl_scale.base.durable import storage_errors, write_atomically
     from ecgl_scale.report.content import gather, save_figures
-    from ecgl_scale.run.durable import storage_errors, write_atomically
 
     content = gather(runs, omitted)
     if html is not None:

@@ -14,7 +14,7 @@ from ecgl_scale.errors import DoesNotFitError
 from ecgl_scale.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from ecgl_scale.run.config import RunConfig
+    from ecgl_scale.config.schema import RunConfig
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/configuration.md.")]
 Overrides = Annotated[
@@ -145,7 +145,7 @@ def infer(
 
 
 def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunConfig:
-    from ecgl_scale.run.config import load_config
+    from ecgl_scale.config.schema import load_config
 
     return load_config(config, [*(overrides or []), *([] if memory is None else [f"memory={memory}"])])
 

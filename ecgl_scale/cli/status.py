@@ -118,7 +118,7 @@ def accuracy(found: Status) -> str:
 
 def progress(found: Status) -> list[str]:
     """Amount, rate and time left of the stage, each also where it is not known."""
-    from ecgl_scale.run.progress import Progress
+    from ecgl_scale.base.progress import Progress
 
     # the stage "train task 0" is of the step "train", which is named before it
     name = f"{found.stage}: " if found.stage and not found.stage.startswith(found.step) else ""
@@ -145,7 +145,7 @@ def _place(found: Status) -> str:
 
 def line(found: Status) -> tuple[object, str]:
     """A status as one line, for a file; before it, what must change for a new line to be worth while."""
-    from ecgl_scale.run.progress import format_memory
+    from ecgl_scale.base.progress import format_memory
 
     place = _place(found)
     memory = format_memory(found.own_bytes, found.step_planned_bytes or found.planned_bytes)
@@ -172,7 +172,7 @@ def _watch(look: Callable[[], Found], describe: Callable[[Found], dict[str, str]
 
 def _follow(look: Callable[[], Found], line: Callable[[Found], tuple[object, str]]) -> Found:
     """A plain line whenever the task, step or stage changes, and every 30 s of a long one, in a file."""
-    from ecgl_scale.run.progress import LINE_EVERY_SECONDS
+    from ecgl_scale.base.progress import LINE_EVERY_SECONDS
 
     before: object = None
     said = 0.0

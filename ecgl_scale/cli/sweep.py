@@ -48,8 +48,8 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run every combination of a grid with every seed; stopped, the same command goes on."""
+    from ecgl_scale.config.sweep import load_sweep, parse_jobs
     from ecgl_scale.pipeline.sweep import run_sweep
-    from ecgl_scale.run.config_sweep import load_sweep, parse_jobs
 
     given = [*(overrides or []), *([] if memory is None else [f"memory={memory}"])]
     loaded = load_sweep(config, grid=grid or (), seeds=seeds, overrides=given)
@@ -75,7 +75,7 @@ def child_command() -> list[str]:
 
 def table_lines(record: dict[str, Any]) -> list[str]:
     """A line for each combination: its settings, and mean ± deviation over seeds."""
-    from ecgl_scale.run.config_sweep import short_names
+    from ecgl_scale.config.sweep import short_names
 
     combinations = record["combinations"]
     keys = [key for axis in record["grid"] for key in axis.split(",")]
@@ -108,8 +108,8 @@ def table_lines(record: dict[str, Any]) -> list[str]:
 
 
 def _shown(key: str, value: object) -> str:
+    from ecgl_scale.config.sweep import shown_value
     from ecgl_scale.report.runs import shown_method
-    from ecgl_scale.run.config_sweep import shown_value
 
     return shown_method(shown_value(value)) if key == "method" else shown_value(value)
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from ecgl_kernels.csr import count_sources
 from ecgl_kernels.halo import copy_rows, drop_loops
 from ecgl_kernels.spmm import invert_degrees
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.infer.settings import Norm
-from ecgl_scale.store.block import Block
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.ragged import Ragged
-from ecgl_scale.store.threads import map_bounded
 
 Ints = NDArray[np.int64]
 Scale = NDArray[np.float32] | None

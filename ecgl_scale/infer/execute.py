@@ -9,6 +9,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.threads import map_bounded, one_blas_thread
 from ecgl_scale.infer.block import Halos, Worker, held_block
 from ecgl_scale.infer.dense import BufferPool, cut_chunks, places_of, write_rows
 from ecgl_scale.infer.edges import EdgeRows, Scale, Scales
@@ -20,9 +23,6 @@ from ecgl_scale.infer.partition import Partition
 from ecgl_scale.infer.program import Program
 from ecgl_scale.infer.settings import Matrix
 from ecgl_scale.infer.steps import FEATURES, Step, list_steps
-from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
-from ecgl_scale.store.block import Block
-from ecgl_scale.store.threads import map_bounded, one_blas_thread
 
 STAGE = "infer"
 Finish = Callable[[Partition], None]

@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.product import multiply_rows
+from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.program import Dense
 from ecgl_scale.infer.settings import Matrix, RowScaling
-from ecgl_scale.run.durable import aligned_bytes
-from ecgl_scale.store.block import Block
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout
 from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
-from ecgl_scale.store.threads import map_bounded
 from ecgl_scale.units import MIB
 
 PIECE_BYTES = 2 * MIB

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from ecgl_scale.base.durable import crc32c_of, storage_errors, write_atomically
 from ecgl_scale.infer.layout import Layout
 from ecgl_scale.infer.matrix import make_matrix, map_matrix
 from ecgl_scale.infer.partition import Partition
 from ecgl_scale.infer.settings import Matrix
-from ecgl_scale.run.durable import crc32c_of, storage_errors, write_atomically
 
 SAVE_EVERY_SECONDS = 1.0
 NAME = "journal.json"

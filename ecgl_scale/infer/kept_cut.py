@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.run.durable import fsync_directory, storage_errors
+from ecgl_scale.base.durable import fsync_directory, storage_errors
 from ecgl_scale.store.graph import GraphStore
 
 

@@ -19,6 +19,11 @@ import numpy as np
 from ecgl_kernels.halo import add_source_scales
 from ecgl_kernels.product import multiply_rows
 from ecgl_kernels.spmm import propagate_rows
+from ecgl_scale.base.durable import crc32c_of
+from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.infer.backends.choose import choose_backend, find_device_room, make_worker
 from ecgl_scale.infer.edges import EdgeRows, scale_of
 from ecgl_scale.infer.execute import Execution
@@ -29,12 +34,7 @@ from ecgl_scale.infer.layout import Layout, Planner, halo_bytes
 from ecgl_scale.infer.partition import Partition, cut_partitions, measure_halos
 from ecgl_scale.infer.program import Program, shape_layers, write_program
 from ecgl_scale.infer.settings import InferResult, InferSettings, Layer, Layers, RowScaling, read_layers
-from ecgl_scale.run.durable import crc32c_of
-from ecgl_scale.run.events import EventSink, ignore_events
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.threads import available_cores
 from ecgl_scale.units import format_bytes
 
 STAGE = "infer"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ecgl_scale.base.durable import aligned_bytes, storage_errors
 from ecgl_scale.infer.settings import Matrix
-from ecgl_scale.run.durable import aligned_bytes, storage_errors
 
 
 def make_matrix(num_rows: int, width: int, path: Path | None = None) -> Matrix:

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.halo import assign_greedily, mark_sources
+from ecgl_scale.base.durable import storage_errors
+from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.edges import EdgeRows
 from ecgl_scale.infer.kept_cut import KeptCuts
 from ecgl_scale.infer.settings import Partitioner
-from ecgl_scale.run.durable import storage_errors
-from ecgl_scale.run.memory import MemoryBudget
 
 CHUNK_ROWS = 1024
 """Rows that one thread works on at once; partitions that are large enough are cut at multiples of it."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.features import FeatureRows
 from ecgl_scale.infer.layerwise import describe_scaling, plan_program, run_program
 from ecgl_scale.infer.program import Pass, Program
 from ecgl_scale.infer.settings import Backend, InferSettings, Matrix, Norm, RowScaling
-from ecgl_scale.run.events import EventSink, ignore_events
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.threads import available_cores
 
 
 def propagate_features(

@@ -7,7 +7,7 @@ from itertools import cycle
 import numpy as np
 
 from ecgl_kernels.spmm import propagate_rows
-from ecgl_scale.run.stopwatch import best_seconds
+from ecgl_scale.base.stopwatch import best_seconds
 from ecgl_scale.units import MIB
 
 MOST_BYTES = 32 * MIB

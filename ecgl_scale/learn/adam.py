@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_kernels.adam import step_weights
+from ecgl_scale.engine.threads import run_parts
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.store.threads import run_parts
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 SERIAL_WEIGHTS = 1 << 18

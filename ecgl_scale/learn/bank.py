@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import DurableWriter, crc32c_of, fsync_directory, storage_errors
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.run.durable import DurableWriter, crc32c_of, fsync_directory, storage_errors
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.features.sparse import to_dense
 from ecgl_scale.store.source import CsrBlock
 

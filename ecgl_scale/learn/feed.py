@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import Rows
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.run.durable import aligned_bytes
-from ecgl_scale.store.block import Block
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import MIB
 

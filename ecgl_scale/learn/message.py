@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.spmm import invert_degrees, propagate_rows
 from ecgl_kernels.transpose import copy_without_loops, transpose_rows
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.engine.threads import available_cores, map_bounded
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.loss import Targets
 from ecgl_scale.learn.model import BiasPlace, Columns, Encoder, Rows, SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.threads import available_cores, map_bounded
 from ecgl_scale.units import MIB, format_bytes
 
 STAGE = "hold the task graph"

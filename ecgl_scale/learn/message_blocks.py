@@ -17,12 +17,12 @@ from functools import cached_property
 
 import torch
 
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.learn.message import RESERVE_BYTES, GraphSegment, edge_bytes_of
 from ecgl_scale.learn.model import Columns, SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import plan_features
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB, format_bytes
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.rows import gather_csr
+from ecgl_scale.base.durable import DurableWriter, crc32c_of, fsync_directory, storage_errors, write_atomically
 from ecgl_scale.errors import StorageError, UsageError
-from ecgl_scale.run.durable import DurableWriter, crc32c_of, fsync_directory, storage_errors, write_atomically
-from ecgl_scale.store.block import read_exactly
+from ecgl_scale.store.checked import read_exactly
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
 from ecgl_scale.store.source import CsrBlock

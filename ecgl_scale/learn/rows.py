@@ -18,6 +18,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import aligned_bytes, crc32c_of
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
+from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.engine.block import Block, split_blocks, stream_blocks
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.row_sources import (
     ID_BYTES,
@@ -34,10 +38,7 @@ from ecgl_scale.learn.row_sources import (
     gather_pieces,
     piece_rows,
 )
-from ecgl_scale.run.durable import aligned_bytes, crc32c_of
-from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted, ignore_events
-from ecgl_scale.run.plan import StagePlan
-from ecgl_scale.store.block import Block, checked_ids, split_blocks, stream_blocks
+from ecgl_scale.store.checked import checked_ids
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
 from ecgl_scale.store.source import CsrBlock

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.store.block import checked_ids
+from ecgl_scale.store.checked import checked_ids
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.source import CsrBlock

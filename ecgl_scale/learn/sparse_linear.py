@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_kernels.product import add_outer_rows, multiply_rows
+from ecgl_scale.engine.threads import run_parts
 from ecgl_scale.store.source import CsrBlock
-from ecgl_scale.store.threads import run_parts
 
 Numbers = NDArray[np.float32]
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ecgl_scale.base.parquet import ROWS_AT_ONCE, write_parquet
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.run.parquet import ROWS_AT_ONCE, write_parquet
 from ecgl_scale.store.graph import GraphStore
 
 TRAIN, VALID, TEST, NO_PART = 0, 1, 2, -1

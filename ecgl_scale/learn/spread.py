@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.spmm import invert_degrees, propagate_rows
+from ecgl_scale.base.durable import storage_errors
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.block import Block, split_blocks
+from ecgl_scale.engine.threads import available_cores, map_bounded
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.message import Norm
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.run.durable import storage_errors
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.store.block import Block, split_blocks
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.threads import available_cores, map_bounded
 from ecgl_scale.units import MIB, format_bytes
 
 BLOCK_BYTES = 16 * MIB

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.induced import keep_edges
+from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.scaling import Scaling
 from ecgl_scale.learn.split import Ids
-from ecgl_scale.store.block import Block
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
 from ecgl_scale.store.graph import GraphStore

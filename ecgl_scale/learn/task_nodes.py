@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.events import EventSink, Note
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.split import NO_PART, PARTS, TEST, TRAIN, VALID, Ids, Parts, checked_fractions, missing_column
-from ecgl_scale.run.events import EventSink, Note
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL, SPLIT
 

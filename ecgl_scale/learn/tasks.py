@@ -16,6 +16,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import crc32c_of
+from ecgl_scale.base.events import EventSink, Note, ignore_events
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.split import (
     Ids,
@@ -38,8 +40,6 @@ from ecgl_scale.learn.task_nodes import (
     make_task,
     too_small,
 )
-from ecgl_scale.run.durable import crc32c_of
-from ecgl_scale.run.events import EventSink, Note, ignore_events
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL, SPLIT
 

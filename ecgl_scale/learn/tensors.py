@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import DurableWriter, crc32c_of, fsync_directory, storage_errors
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.durable import DurableWriter, crc32c_of, fsync_directory, storage_errors
 
 FORMAT = "ecgl_scale.tensors"
 FORMAT_VERSION = "1"

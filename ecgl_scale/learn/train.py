@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.engine.block import Block, split_blocks, stream_blocks
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.adam import Adam, take_tensor
 from ecgl_scale.learn.feed import Feed, block_rows_for, on_device
@@ -28,8 +30,6 @@ from ecgl_scale.learn.message import GraphSegment
 from ecgl_scale.learn.message_blocks import BlockedGraphSegment
 from ecgl_scale.learn.model import Columns, SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.run.plan import StagePlan
-from ecgl_scale.store.block import Block, split_blocks, stream_blocks
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import MIB, format_bytes
 

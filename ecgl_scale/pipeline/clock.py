@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ecgl_scale.base.events import EventSink, StageFinished, StepStarted
+from ecgl_scale.base.memory import PeakSampler, give_back_freed
 from ecgl_scale.pipeline.state import StageRecord
-from ecgl_scale.run.events import EventSink, StageFinished, StepStarted
-from ecgl_scale.run.memory import PeakSampler, give_back_freed
 
 
 class StageClock:

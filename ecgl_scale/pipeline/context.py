@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.base.events import EventSink
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Segment, Targets, make_targets, target_fields
 from ecgl_scale.learn.message import GraphPropagation, GraphSegment
@@ -21,9 +24,6 @@ from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.learn.train import AnySegment, Trainer, plan_training
 from ecgl_scale.pipeline.predict import Predictor
 from ecgl_scale.pipeline.setup import infer_settings, loss_settings
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.events import EventSink
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock

@@ -13,6 +13,11 @@ from typing import Any
 
 import torch
 
+from ecgl_scale.config.schema import RunConfig, config_from_mapping
+from ecgl_scale.base.durable import storage_errors
+from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.base.output_file import refuse_inside_store
+from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.tasks import Task, TaskStream
@@ -20,11 +25,6 @@ from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.plan import plan_run
 from ecgl_scale.pipeline.saved_model import MODEL_NAME, SavedModel, load_model, save_model
 from ecgl_scale.report.metrics import PerformanceMatrix
-from ecgl_scale.run.config import RunConfig, config_from_mapping
-from ecgl_scale.run.durable import storage_errors
-from ecgl_scale.run.events import EventSink, ignore_events
-from ecgl_scale.run.output_file import refuse_inside_store
-from ecgl_scale.run.plan import MemoryPlan
 from ecgl_scale.store.graph import GraphStore
 
 PARAMETER_KEYS = {

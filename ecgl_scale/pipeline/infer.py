@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from ecgl_scale.base.durable import storage_errors
+from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.base.memory import MemoryBudget, PeakSampler, own_memory_bytes
+from ecgl_scale.base.output_file import check_output_file
+from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference
 from ecgl_scale.infer.propagate import plan_propagated, propagate_features
 from ecgl_scale.pipeline.saved_model import SavedModel, load_model
 from ecgl_scale.pipeline.setup import infer_settings
-from ecgl_scale.run.durable import storage_errors
-from ecgl_scale.run.events import EventSink, ignore_events
-from ecgl_scale.run.memory import MemoryBudget, PeakSampler, own_memory_bytes
-from ecgl_scale.run.output_file import check_output_file
-from ecgl_scale.run.plan import MemoryPlan, StagePlan
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB
 
@@ -169,7 +169,7 @@ def _infer_propagated(
 
 
 def _write(out: Path, logits: Any, classes: Any) -> None:
-    from ecgl_scale.run.parquet import write_parquet
+    from ecgl_scale.base.parquet import write_parquet
 
     batches = (
         _columns(np.asarray(logits[start : start + WRITE_ROWS], np.float64), start, classes)

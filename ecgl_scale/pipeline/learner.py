@@ -15,6 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.base.events import EventSink
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.methods import method_of
@@ -30,11 +33,8 @@ from ecgl_scale.pipeline.predict import Predictor
 from ecgl_scale.pipeline.saved_model import save_model
 from ecgl_scale.pipeline.setup import scaling_of
 from ecgl_scale.report.metrics import Accuracy, accuracy
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.events import EventSink
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.threads import available_cores
 
 BANK_NAME = "bank.arrow"
 SMALL_EPOCH_FLOPS = 2e8

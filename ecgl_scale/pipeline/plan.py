@@ -13,6 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
 from ecgl_scale.infer.layerwise import plan_inference
 from ecgl_scale.infer.propagate import plan_propagated
 from ecgl_scale.learn.task_graph import TaskGraphs
@@ -22,10 +26,6 @@ from ecgl_scale.pipeline.plan_sizes import RunSizes
 from ecgl_scale.pipeline.plan_training import plan_all_graphs, plan_rows_of, plan_task_graph, task_sizes
 from ecgl_scale.pipeline.predict import PREDICT_ROWS
 from ecgl_scale.pipeline.setup import infer_settings, open_store, task_stream
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.events import EventSink, ignore_events
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.run.plan import MemoryPlan, StagePlan, largest
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB, format_bytes
 

@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.bank import plan_bank
 from ecgl_scale.learn.methods import method_of
 from ecgl_scale.learn.methods.base import Method
 from ecgl_scale.learn.tasks import Task, TaskStream
-from ecgl_scale.run.config import RunConfig
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.message import edge_bytes_of, held_graph_bytes, plan_propagation
 from ecgl_scale.learn.message_blocks import plan_blocks, trains_in_blocks
 from ecgl_scale.learn.methods.base import TaskSizes
@@ -12,7 +13,6 @@ from ecgl_scale.learn.spread import plan_features
 from ecgl_scale.learn.tasks import Task
 from ecgl_scale.learn.train import plan_training
 from ecgl_scale.pipeline.plan_sizes import RunSizes
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.units import format_bytes
 
 

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.matrix import make_matrix
 from ecgl_scale.infer.propagate import propagate_features
@@ -23,8 +25,6 @@ from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.task_graph import TaskGraphs, positions_of
 from ecgl_scale.learn.tasks import Task
 from ecgl_scale.pipeline.setup import infer_settings
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.events import EventSink, ignore_events
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore

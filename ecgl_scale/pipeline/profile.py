@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 
+from ecgl_scale.base.events import EventSink, Note
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.events import EventSink, Note
 
 CAPTURE_NAME = "memray.bin"
 PAGE_NAME = "memray.html"

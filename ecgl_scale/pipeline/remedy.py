@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ecgl_scale.config.schema import RunConfig, config_from_mapping
+from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.learn.methods import method_of
 from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.plan import plan_run
-from ecgl_scale.run.config import RunConfig, config_from_mapping
-from ecgl_scale.run.plan import MemoryPlan
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.threads import available_cores
 from ecgl_scale.units import MIB
 
 MEMORY_TRIES = 8

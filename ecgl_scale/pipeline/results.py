@@ -12,12 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ecgl_scale.config.schema import RunConfig, changed_keys
+from ecgl_scale.base.durable import storage_errors
+from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.report.metrics import PerformanceMatrix
-from ecgl_scale.run.config import RunConfig, changed_keys
-from ecgl_scale.run.durable import storage_errors
-from ecgl_scale.run.plan import MemoryPlan
 
 PACKAGES = ("ecgl-scale", "torch", "dgl", "numpy", "numba", "pyarrow", "zarr")
 

@@ -13,6 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.base.events import (
+    EpochFinished,
+    Event,
+    EventSink,
+    RunStopped,
+    StageStarted,
+    TaskFinished,
+    TaskStarted,
+    ignore_events,
+)
+from ecgl_scale.base.memory import PeakSampler
+from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.checkpoint import Checkpoints
@@ -27,20 +41,6 @@ from ecgl_scale.pipeline.results import make_results, summary, write_metrics
 from ecgl_scale.pipeline.run_log import LOG_NAME, RunLog
 from ecgl_scale.pipeline.setup import open_store, store_id, task_stream
 from ecgl_scale.pipeline.state import RunState
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.events import (
-    EpochFinished,
-    Event,
-    EventSink,
-    RunStopped,
-    StageStarted,
-    TaskFinished,
-    TaskStarted,
-    ignore_events,
-)
-from ecgl_scale.run.memory import PeakSampler
-from ecgl_scale.run.plan import MemoryPlan
-from ecgl_scale.run.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.store.graph import GraphStore
 
 

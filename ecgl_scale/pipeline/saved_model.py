@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ecgl_scale.config.schema import RunConfig, config_from_mapping, load_config
+from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.scaling import Scaling
 from ecgl_scale.pipeline.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.pipeline.directory import CONFIG_NAME
-from ecgl_scale.run.config import RunConfig, config_from_mapping, load_config
-from ecgl_scale.run.durable import write_atomically
 
 MODEL_NAME = "model.safetensors"
 ABOUT_NAME = "model.json"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.base.durable import crc32c_of
+from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.learn.loss import LossSettings
 from ecgl_scale.learn.scaling import Scaling, fit_standard
 from ecgl_scale.learn.tasks import TaskStream
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.durable import crc32c_of
-from ecgl_scale.run.events import EventSink, ignore_events
 from ecgl_scale.store.graph import GraphStore
 
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ecgl_scale.base.durable import crc32c_of, write_atomically
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.durable import crc32c_of, write_atomically
 
 STATE_NAME = "state.json"
 STATE_VERSION = 1

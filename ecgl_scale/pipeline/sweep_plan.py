@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.config.sweep import Jobs
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.pipeline.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.pipeline.plan import plan_run
 from ecgl_scale.pipeline.remedy import require_fit
 from ecgl_scale.pipeline.setup import open_store, store_id, task_stream
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.config_sweep import Jobs
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.store.threads import available_cores
 
 CORES_A_RUN = 2
 

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
+from ecgl_scale.base.memory import MemoryBudget
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted, ignore_events
-from ecgl_scale.run.memory import MemoryBudget
 from ecgl_scale.select.attribute_dense import DensePasses
 from ecgl_scale.select.attribute_sparse import SparsePasses
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.source import FloatArray
-from ecgl_scale.store.threads import available_cores
 
 STAGE = "attribute vector"
 

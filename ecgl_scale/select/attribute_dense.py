@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.attribute import add_scaled, evaluate_rows, weigh_rows
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.threads import map_bounded, one_blas_thread
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.source import FloatArray
-from ecgl_scale.store.threads import map_bounded, one_blas_thread
 from ecgl_scale.units import MIB, format_bytes
 
 CHUNK_ROWS = 4096

@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ecgl_kernels.attribute import accumulate_csr, evaluate_csr, weigh_csr
-from ecgl_scale.run.durable import aligned_bytes
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.select.attribute_dense import MAX_EXPONENT, RESERVE_BYTES, Vector, weights_underflow
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.source import CsrBlock

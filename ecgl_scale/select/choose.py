@@ -26,15 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.topk import fill_quotas
+from ecgl_scale.base.durable import crc32c_of
+from ecgl_scale.base.events import EventSink, Note, ignore_events
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.durable import crc32c_of
-from ecgl_scale.run.events import EventSink, Note, ignore_events
 from ecgl_scale.select.attribute import attribute_vector
 from ecgl_scale.select.diversity import rank_diversity
 from ecgl_scale.select.journal import NoJournal, RankJournal
 from ecgl_scale.select.pagerank import PageRankSettings, rank_importance
 from ecgl_scale.select.topk import top_nodes
-from ecgl_scale.store.block import checked_ids
+from ecgl_scale.store.checked import checked_ids
 from ecgl_scale.store.graph import GraphStore
 
 Ids = NDArray[np.int64]

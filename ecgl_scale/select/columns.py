@@ -24,11 +24,11 @@ from ecgl_kernels.diversity import (
     count_columns,
     cut_columns,
 )
-from ecgl_scale.run.durable import aligned_bytes
-from ecgl_scale.run.memory import MemoryBudget
+from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.base.memory import MemoryBudget
+from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
-from ecgl_scale.store.threads import map_bounded
 from ecgl_scale.units import format_bytes
 
 STAGE = "the diversity ranking"

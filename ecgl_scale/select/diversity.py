@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import crc32c_of
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.threads import available_cores, map_bounded
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.run.durable import crc32c_of
-from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted, ignore_events
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.select.columns import Columns, EdgeRange, columns_of
 from ecgl_scale.select.journal import NoJournal, RankJournal
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.threads import available_cores, map_bounded
 from ecgl_scale.units import MIB
 
 STAGE = "rank by diversity"

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.durable import crc32c_of
 from ecgl_scale.store.sources.npy import open_npy, reading
 from ecgl_scale.units import MIB
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.run.durable import DurableWriter, crc32c_of, storage_errors, write_atomically
+from ecgl_scale.base.durable import DurableWriter, crc32c_of, storage_errors, write_atomically
 
 SAVE_EVERY_SECONDS = 1.0
 NAME = "journal.json"

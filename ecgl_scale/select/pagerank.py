@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.csr import count_sources
 from ecgl_kernels.pagerank import DANGLING, L1, L2, TOTAL, finish_range, spread_ranks, sweep_tiles
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted, ignore_events
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.select.journal import NoJournal, RankJournal
 from ecgl_scale.select.tile_stream import BUFFERS_PER_THREAD, PIECE_BYTES, TileStream
-from ecgl_scale.store.block import Block
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.threads import available_cores
 from ecgl_scale.units import MIB, format_bytes
 
 STAGE = "rank by importance"

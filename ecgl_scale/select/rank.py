@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.run.durable import storage_errors
-from ecgl_scale.run.events import EventSink, Note, ignore_events
-from ecgl_scale.run.lock import take_lock
-from ecgl_scale.run.memory import PeakSampler, give_back_freed
-from ecgl_scale.run.output_file import check_output_file
-from ecgl_scale.run.signals import uninterrupted
+from ecgl_scale.base.durable import storage_errors
+from ecgl_scale.base.events import EventSink, Note, ignore_events
+from ecgl_scale.base.lock import take_lock
+from ecgl_scale.base.memory import PeakSampler, give_back_freed
+from ecgl_scale.base.output_file import check_output_file
+from ecgl_scale.base.signals import uninterrupted
 from ecgl_scale.select.attribute import attribute_vector
 from ecgl_scale.select.candidates import candidate_mask
 from ecgl_scale.select.diversity import DiversityResult, rank_diversity

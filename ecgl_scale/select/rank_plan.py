@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.topk import fill_quotas
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.base.parquet import ROWS_AT_ONCE
+from ecgl_scale.engine.plan import MemoryPlan, StagePlan
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import DoesNotFitError
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.run.parquet import ROWS_AT_ONCE
-from ecgl_scale.run.plan import MemoryPlan, StagePlan
 from ecgl_scale.select.attribute_dense import dense_bytes
 from ecgl_scale.select.choose_plan import attribute_bytes, diversity_bytes
 from ecgl_scale.select.columns import DENSE_DTYPES
@@ -30,7 +31,6 @@ from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.threads import available_cores
 from ecgl_scale.units import MIB, format_bytes
 
 SCORE_BYTES = 8

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ecgl_scale.base.parquet import ROWS_AT_ONCE, write_parquet
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.parquet import ROWS_AT_ONCE, write_parquet
 
 
 def write_scores(path: Path, nodes: NDArray[np.int64] | None, scores: Mapping[str, NDArray[np.float64]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ecgl_kernels.pagerank import sweep_tiles
-from ecgl_scale.run.stopwatch import best_seconds
+from ecgl_scale.base.stopwatch import best_seconds
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 
 NUM_EDGES = 1 << 18

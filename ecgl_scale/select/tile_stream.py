@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import SECTOR_BYTES, ReusableBytes, crc32c_of, open_direct, round_up, storage_errors
+from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import EcglError
-from ecgl_scale.run.durable import SECTOR_BYTES, ReusableBytes, crc32c_of, open_direct, round_up, storage_errors
-from ecgl_scale.store.block import Block, corrupt
+from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.edges.read import TileStore
 from ecgl_scale.units import MIB
 

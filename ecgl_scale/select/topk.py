@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.topk import fill_quotas, keep_best, keep_best_of_classes
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.block import checked_ids
+from ecgl_scale.store.checked import checked_ids
 
 BLOCK_NODES = 1 << 16
 BLOCK_BYTES = 96 * BLOCK_NODES

@@ -20,11 +20,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import WrittenFile, free_bytes, storage_errors
+from ecgl_scale.base.events import BlockFinished, EventSink, StageFinished, StageStarted, ignore_events
+from ecgl_scale.base.memory import MemoryBudget, PeakSampler, own_memory_bytes
+from ecgl_scale.base.staging import Staging
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
-from ecgl_scale.run.durable import WrittenFile, free_bytes, storage_errors
-from ecgl_scale.run.events import BlockFinished, EventSink, StageFinished, StageStarted, ignore_events
-from ecgl_scale.run.memory import MemoryBudget, PeakSampler, own_memory_bytes
-from ecgl_scale.run.staging import Staging
 from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, partition_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.spill import KEY_BYTES, KeySpill
@@ -33,7 +34,6 @@ from ecgl_scale.store.features.files import write_features
 from ecgl_scale.store.format import MANIFEST_NAME, NODES_NAME, EdgeSection, FeatureSection, Manifest, record_files
 from ecgl_scale.store.nodes import WrittenColumns, write_columns
 from ecgl_scale.store.source import DenseSource, GraphSource, SparseSource
-from ecgl_scale.store.threads import available_cores
 from ecgl_scale.units import MIB, format_bytes
 
 RESERVE_BYTES = 40 * MIB

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from ecgl_scale._version import __version__
+from ecgl_scale.base.durable import WrittenFile, crc32c_of, storage_errors, write_atomically
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, StoreVersionError
-from ecgl_scale.run.durable import WrittenFile, crc32c_of, storage_errors, write_atomically
 from ecgl_scale.store.source import Json
 from ecgl_scale.units import MIB
 

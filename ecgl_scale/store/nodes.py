@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import DurableWriter, WrittenFile
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.run.durable import DurableWriter, WrittenFile
-from ecgl_scale.store.block import corrupt
+from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.ragged import check_size, map_checked
 from ecgl_scale.store.source import ColumnSource
 

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import DurableWriter, WrittenFile, crc32c_of, storage_errors
 from ecgl_scale.errors import IncompleteStoreError
-from ecgl_scale.run.durable import DurableWriter, WrittenFile, crc32c_of, storage_errors
-from ecgl_scale.store.block import corrupt
+from ecgl_scale.store.checked import corrupt
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,17 @@ from numpy.typing import NDArray
 from ecgl_kernels.checksum import checksum_rows, checksum_tiles
 from ecgl_kernels.csr import find_bad_row
 from ecgl_kernels.tiles import count_tiles, find_bad_tile
+from ecgl_scale.base.durable import SECTOR_BYTES, ReusableBytes, crc32c_of, open_direct, round_up, storage_errors
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.threads import available_cores, map_bounded
 from ecgl_scale.errors import CorruptStoreError
-from ecgl_scale.run.durable import SECTOR_BYTES, ReusableBytes, crc32c_of, open_direct, round_up, storage_errors
-from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
-from ecgl_scale.store.block import Block, corrupt
+from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import open_features
 from ecgl_scale.store.format import MANIFEST_NAME, FileRecord, Manifest, probe_file
 from ecgl_scale.store.ragged import Ragged, check_size
-from ecgl_scale.store.threads import available_cores, map_bounded
 from ecgl_scale.units import MIB
 
 READ_BYTES = 8 * MIB

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from ecgl_scale import GraphStore
-from ecgl_scale.run.events import ignore_events
+from ecgl_scale.base.events import ignore_events
 from ecgl_scale.store.verify import verify_store
 
 KINDS = ("dense", "sparse")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ecgl_scale.base.events import ignore_events
 from ecgl_scale.errors import StorageError
-from ecgl_scale.run.events import ignore_events
 from ecgl_scale.store import build
 from ecgl_scale.store.build import MemoryShares, build_store
 from ecgl_scale.store.sources.npz import open_npz_source

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from ecgl_scale import GraphStore
+from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.errors import CorruptStoreError, StoreError, StoreVersionError
-from ecgl_scale.run.durable import crc32c_of
 from ecgl_scale.store.format import Manifest, probe_file
 from tests.faults.stores import KINDS, build, verify
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from ecgl_scale import GraphStore
+from ecgl_scale.base import staging
+from ecgl_scale.base.events import ignore_events
 from ecgl_scale.errors import IncompleteStoreError
-from ecgl_scale.run import staging
-from ecgl_scale.run.events import ignore_events
 from ecgl_scale.store.verify import verify_store
 from tests.faults.running import (
     cli_command,

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ecgl_scale.base.events import BlockFinished
 from ecgl_scale.infer import journal
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.layout import PassLayout, Planner
 from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.learn.scaling import Scaling
-from ecgl_scale.run.events import BlockFinished
 from ecgl_scale.store.graph import GraphStore
 from tests.infer.networks import layers_of, random_graph
 

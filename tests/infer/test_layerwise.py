@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.learn.scaling import Scaling, fit_standard
-from ecgl_scale.run.events import BlockFinished, StageStarted
 from ecgl_scale.store.graph import GraphStore
 from tests.infer.networks import (
     ADD_LOOPS,

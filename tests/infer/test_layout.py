@@ -12,13 +12,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, StorageError
 from ecgl_scale.infer import matrix
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference
 from ecgl_scale.infer.layout import Layout, PassLayout, Planner
 from ecgl_scale.infer.program import shape_layers, write_program
 from ecgl_scale.infer.settings import InferSettings
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.units import MIB, parse_bytes
 from tests.infer.networks import BACKENDS, assert_close, layers_of, random_graph
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.errors import DoesNotFitError, UsageError
 from ecgl_scale.infer import partition
 from ecgl_scale.infer.block import Halos
@@ -15,7 +16,6 @@ from ecgl_scale.infer.edges import EdgeRows, Rows, Scales, scale_of
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.partition import cut_contiguous, cut_greedily, cut_partitions, measure_halos
 from ecgl_scale.infer.settings import InferSettings
-from ecgl_scale.run.memory import MemoryBudget
 from ecgl_scale.store.edges.plan import BuildOptions
 from tests.infer.networks import (
     ADD_LOOPS,

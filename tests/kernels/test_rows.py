@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
 from ecgl_kernels import rows
-from ecgl_scale.run.durable import crc32c_of
+from ecgl_scale.base.durable import crc32c_of
 
 EXPONENTS = {np.float32: (np.uint32, 0x7F800000), np.float16: (np.uint16, 0x7C00)}
 

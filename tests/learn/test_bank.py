@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import InvalidInputError, StorageError, UsageError
 from ecgl_scale.learn import bank as bank_module
 from ecgl_scale.learn.bank import MemoryBank, plan_bank
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.store.source import CsrBlock
 
 KINDS = ["float32", "float16", "sparse"]

@@ -10,13 +10,13 @@ import torch
 from scipy.sparse import csr_matrix
 from torch.nn.functional import cross_entropy
 
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, UsageError
 from ecgl_scale.learn.loss import Labelled, LossSettings, make_segments, make_targets
 from ecgl_scale.learn.message import GraphPropagation, GraphSegment, plan_propagation
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import Trainer
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock

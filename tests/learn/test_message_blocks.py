@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.learn import message_blocks
 from ecgl_scale.learn.loss import Targets, target_fields
 from ecgl_scale.learn.message import GraphPropagation, GraphSegment
@@ -18,7 +19,6 @@ from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import propagate_features
 from ecgl_scale.learn.train import Trainer
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import StorageError, UsageError
 from ecgl_scale.learn import row_sources, rows
 from ecgl_scale.learn.rows import RowCache, plan_rows
-from ecgl_scale.run.events import BlockFinished, StageStarted
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, UsageError
 from ecgl_scale.learn import spread
 from ecgl_scale.learn.message import Norm
 from ecgl_scale.learn.spread import StreamedPropagation, neighbours_of, propagate_features
-from ecgl_scale.run.memory import own_memory_bytes
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB

@@ -12,12 +12,12 @@ import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ecgl_scale.base.events import BlockFinished, Note, StageStarted, ignore_events
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, StoreExistsError, UsageError
 from ecgl_scale.learn.scaling import Scaling, fit_standard
 from ecgl_scale.learn.task_graph import TaskGraphs, extract_graph, graph_key, plan_extract, positions_of
 from ecgl_scale.learn.tasks import TaskStream
-from ecgl_scale.run.events import BlockFinished, Note, StageStarted, ignore_events
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.select.pagerank import out_degrees
 from ecgl_scale.store import build
 from ecgl_scale.store.build import build_store

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ecgl_scale.base.events import Note
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.split import part_counts
 from ecgl_scale.learn.tasks import DroppedClass, TaskStream
-from ecgl_scale.run.events import Note
 from ecgl_scale.store import build
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import write_columns

@@ -10,6 +10,7 @@ import torch
 from scipy import sparse
 from torch.nn.functional import cross_entropy
 
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn import adam as adam_module
 from ecgl_scale.learn.adam import Adam
@@ -19,7 +20,6 @@ from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import Trainer, plan_training
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import MIB
 

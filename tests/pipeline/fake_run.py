@@ -13,8 +13,9 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from ecgl_scale.config.schema import load_config
+
 from ecgl_scale.pipeline.state import RunState
-from ecgl_scale.run.config import load_config
 
 
 def main(arguments: list[str]) -> None:

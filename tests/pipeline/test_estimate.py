@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import MemoryPlan
 
 import ecgl_scale.pipeline.estimate as estimate_module
+from ecgl_scale.base.stopwatch import best_seconds
 from ecgl_scale.pipeline.estimate import estimate
 from ecgl_scale.pipeline.machine import TYPICAL, MachineRates, measure_machine, num_weights
 from ecgl_scale.pipeline.plan import plan_run
 from ecgl_scale.pipeline.run import run
 from ecgl_scale.pipeline.setup import open_store, task_stream
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.plan import MemoryPlan
-from ecgl_scale.run.stopwatch import best_seconds
 from tests.cli_runner import run_cli
 from tests.pipeline.streams import Drawn, config_of, read_json, write_config, write_store
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from ecgl_scale.config.schema import config_from_mapping
 
 from ecgl_scale import ECGL, GraphStore, TaskStream
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.pipeline.run import run
-from ecgl_scale.run.config import config_from_mapping
 from tests.cli_runner import run_cli
 from tests.pipeline.streams import Drawn, draw_graph, read_json, write_store
 

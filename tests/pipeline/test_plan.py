@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ecgl_scale.engine.plan import StagePlan
 
+from ecgl_scale.base.events import ignore_events
+from ecgl_scale.base.memory import give_back_freed, own_memory_bytes
 from ecgl_scale.infer.propagate import plan_propagated
 from ecgl_scale.learn.message import held_graph_bytes
 from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.plan import LIBRARY_BYTES, plan_config
 from ecgl_scale.pipeline.setup import open_store, task_stream
-from ecgl_scale.run.events import ignore_events
-from ecgl_scale.run.memory import give_back_freed, own_memory_bytes
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.graph import GraphStore
 from tests.pipeline.streams import Drawn, config_of, write_store
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from ecgl_scale.base.events import Note
 from ecgl_scale.errors import StorageError
 from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.run import run
 from ecgl_scale.pipeline.run_log import RunLog
-from ecgl_scale.run.events import Note
 from tests.cli_runner import run_cli
 from tests.faults.running import start_child
 from tests.pipeline.streams import FEW_EPOCHS, config_of, write_config

@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ecgl_scale.config.sweep import load_sweep
 
+from ecgl_scale.base.lock import take_lock
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.cli import sweep as cli_sweep
 from ecgl_scale.errors import DoesNotFitError, LockedError
 from ecgl_scale.learn.methods import METHODS
@@ -23,9 +26,6 @@ from ecgl_scale.pipeline import sweep_plan
 from ecgl_scale.pipeline.setup import store_id
 from ecgl_scale.pipeline.sweep import error_in
 from ecgl_scale.pipeline.sweep_plan import Schedule, make_schedule
-from ecgl_scale.run.config_sweep import load_sweep
-from ecgl_scale.run.lock import take_lock
-from ecgl_scale.run.memory import own_memory_bytes
 from ecgl_scale.store.graph import GraphStore
 from tests.cli_runner import Result, run_cli
 from tests.pipeline.streams import config_of, draw_graph, read_json, without_clocks, write_config, write_store

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress as Display
 
+from ecgl_scale.base.events import EpochFinished, StageStarted, StepStarted, TaskFinished, TaskStarted
 from ecgl_scale.cli.progress import _Bars
-from ecgl_scale.run.events import EpochFinished, StageStarted, StepStarted, TaskFinished, TaskStarted
 from tests.faults.running import cli_command, start_child
 from tests.pipeline.streams import write_config
 

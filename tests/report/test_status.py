@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from ecgl_scale.base.lock import take_lock
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.status import RunWatcher, holds_lock
 from ecgl_scale.report.turn import follow
-from ecgl_scale.run.lock import take_lock
 from tests.report.made_runs import MIB, events, make_run, samples, write_lines
 
 

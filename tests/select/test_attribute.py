@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from bench import attribute as bench_attribute
+from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, UsageError
-from ecgl_scale.run.events import BlockFinished, StageStarted
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.select import attribute_dense, attribute_sparse
 from ecgl_scale.select.attribute import attribute_vector, exact_error_bound
 from ecgl_scale.select.attribute_sparse import SparsePasses, cut_triangle

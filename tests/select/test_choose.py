@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ecgl_scale.base.events import Note
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, UsageError
-from ecgl_scale.run.events import Note
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.select import choose, journal
 from ecgl_scale.select.attribute import attribute_vector
 from ecgl_scale.select.choose import ChooseSettings, choose_nodes, unite

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, InvalidInputError, UsageError
-from ecgl_scale.run.memory import MemoryBudget
 from ecgl_scale.select import diversity, journal
 from ecgl_scale.select.columns import SPARSE_ROW_BYTES, SPARSE_SCRATCH_BYTES, DenseColumns, SparseColumns
 from ecgl_scale.select.diversity import rank_diversity

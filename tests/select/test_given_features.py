@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ecgl_scale import GraphStore
+from ecgl_scale.base.events import BlockFinished
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.events import BlockFinished
-from ecgl_scale.run.memory import own_memory_bytes
 from ecgl_scale.select import journal
 from ecgl_scale.select.given_features import digest_features, map_features
 from ecgl_scale.select.pagerank import STAGE, PageRankSettings

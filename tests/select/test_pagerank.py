@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, UsageError
-from ecgl_scale.run.events import BlockFinished, StageStarted
-from ecgl_scale.run.memory import own_memory_bytes
 from ecgl_scale.select import tile_stream
 from ecgl_scale.select.pagerank import EXACT_NODES, PageRankSettings, out_degrees, planned_bytes, rank_importance
 from ecgl_scale.store.edges import plan as edge_plan
@@ -387,7 +387,7 @@ def test_the_plan_counts_vectors_by_whole_ranges():
 
 
 def test_a_ranking_stays_within_its_plan(wide):
-    from ecgl_scale.run.memory import PeakSampler
+    from ecgl_scale.base.memory import PeakSampler
 
     rank_importance(wide, settings=PageRankSettings(max_iter=1))  # what is compiled stays
     reset = np.random.default_rng(1).random(wide.num_nodes)

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
+from ecgl_scale.base.durable import WrittenFile
+from ecgl_scale.base.events import BlockFinished
 from ecgl_scale.errors import CorruptStoreError
-from ecgl_scale.run.durable import WrittenFile
-from ecgl_scale.run.events import BlockFinished
 from ecgl_scale.select import tile_stream
 from ecgl_scale.select.pagerank import PageRankSettings, rank_importance
 from ecgl_scale.store import graph as graph_module

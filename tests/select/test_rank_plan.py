@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ecgl_scale.engine.plan import MemoryPlan
 
 from ecgl_scale import GraphStore
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError
-from ecgl_scale.run.memory import own_memory_bytes
-from ecgl_scale.run.plan import MemoryPlan
 from ecgl_scale.select.rank import rank_store
 from ecgl_scale.select.rank_plan import plan_rank, require_rank
 from ecgl_scale.select.rank_request import RankRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ecgl_scale.run.events import ignore_events
+from ecgl_scale.base.events import ignore_events
 from ecgl_scale.store import build
 from ecgl_scale.store.build import MemoryShares, build_store
 from ecgl_scale.store.edges.plan import BuildOptions

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ecgl_scale.base.events import StageFinished, StageStarted, ignore_events
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, StoreExistsError, UsageError
-from ecgl_scale.run.events import StageFinished, StageStarted, ignore_events
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.store import build
 from ecgl_scale.store.build import MemoryShares, build_store
 from ecgl_scale.store.edges import plan as edge_plan

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import feature_read
+from ecgl_scale.base.durable import WrittenFile, crc32c_of
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
+from ecgl_scale.engine.block import stream_blocks
 from ecgl_scale.errors import CorruptStoreError, InvalidInputError, UsageError
-from ecgl_scale.run.durable import WrittenFile, crc32c_of
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
-from ecgl_scale.store.block import stream_blocks
 from ecgl_scale.store.features.choose import FeatureStore
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
 from ecgl_scale.store.source import DenseSource

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ecgl_scale.base.events import BlockFinished, Event, StageFinished, StageStarted
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, LockedError, StorageError
-from ecgl_scale.run.events import BlockFinished, Event, StageFinished, StageStarted
 from ecgl_scale.store.sources import download as download_module
 from ecgl_scale.store.sources.download import check_address, download
 

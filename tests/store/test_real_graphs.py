@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from ecgl_scale.run.events import ignore_events
+from ecgl_scale.base.events import ignore_events
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.features.sparse import SparseFeatures

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ecgl_scale.base.events import Note
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.events import Note
 from ecgl_scale.store.source import DenseSource, GraphSource
 from ecgl_scale.store.sources import ogb as ogb_source
 from ecgl_scale.store.sources.ogb import open_ogb

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from ecgl_scale.base.durable import WrittenFile, crc32c_of
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import CorruptStoreError, InvalidInputError, StoreVersionError, UsageError
-from ecgl_scale.run.durable import WrittenFile, crc32c_of
-from ecgl_scale.run.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.store.features import sparse as store_sparse
 from ecgl_scale.store.features.choose import FeatureStore, as_dense, as_sparse, choose_kind
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ecgl_kernels.spmm import propagate_rows
+from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.infer.block import SourceBlock
 from ecgl_scale.infer.dense import BufferPool, cut_chunks, places_of, write_rows
 from ecgl_scale.infer.edges import Rows, Scale
 from ecgl_scale.infer.program import Pass
 from ecgl_scale.infer.settings import Matrix
-from ecgl_scale.store.threads import map_bounded
 
 
 class NumbaWorker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.methods.base import Method
 from ecgl_scale.learn.methods.cat import Cat
@@ -19,7 +20,6 @@ from ecgl_scale.learn.methods.lwf import Lwf
 from ecgl_scale.learn.methods.mas import Mas
 from ecgl_scale.learn.methods.ssm import Ssm
 from ecgl_scale.learn.methods.twp import Twp
-from ecgl_scale.run.config import RunConfig
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind for kind in (Ecgl, Finetune, Joint, Lwf, Ewc, Mas, Gem, Twp, Ergnn, Ssm, Cat, Dygrain, Continualgnn)

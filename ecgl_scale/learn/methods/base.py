@@ -18,14 +18,14 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.base.events import EventSink
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets
 from ecgl_scale.learn.rows import RowCache, plan_rows
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.events import EventSink
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
 

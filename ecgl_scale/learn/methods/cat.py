@@ -28,6 +28,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.adam import Adam
 from ecgl_scale.learn.bank import MemoryBank
@@ -39,8 +41,6 @@ from ecgl_scale.learn.spread import plan_features, propagate_features
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.events import BlockFinished, StageStarted
 from ecgl_scale.units import MIB
 
 ENCODERS_AT_ONCE = 16

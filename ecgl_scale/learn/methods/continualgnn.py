@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.message import GraphPropagation
@@ -45,8 +47,6 @@ from ecgl_scale.learn.spread import StreamedPropagation
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.tasks import Task
 from ecgl_scale.learn.train import AnySegment, Penalty
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.select.topk import top_nodes
 from ecgl_scale.store.edges.plan import MAX_BLOCK_EDGES
 from ecgl_scale.store.features.dense import GATHER_BYTES

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes
 from ecgl_scale.learn.methods.kept import (
@@ -39,7 +40,6 @@ from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import StreamedPropagation
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
-from ecgl_scale.run.config import RunConfig
 from ecgl_scale.select.topk import top_nodes
 
 HOPS = 2

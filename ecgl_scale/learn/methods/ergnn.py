@@ -25,13 +25,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.methods.base import ROW_BYTES, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.methods.kept import draw_per_class, scaled
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.select.topk import top_nodes
 from ecgl_scale.units import MIB
 

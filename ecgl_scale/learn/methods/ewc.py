@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.anchors import BYTES_PER_WEIGHT, Anchors
 from ecgl_scale.learn.feed import BLOCK_BYTES
 from ecgl_scale.learn.fisher import batch_squares, row_squares
 from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.train import AnySegment, Penalty
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.plan import StagePlan
 
 
 class Ewc(Method):

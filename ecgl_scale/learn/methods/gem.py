@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.loss import Labelled, Segment, target_fields
 from ecgl_scale.learn.message import GraphSegment
 from ecgl_scale.learn.methods.base import Arrays, Context, Ids, Method
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.tasks import Task
 from ecgl_scale.learn.train import AnySegment
-from ecgl_scale.run.config import RunConfig
 
 REFERENCE_RIDGE = 1e-3
 RANK_TOLERANCE = 1e-13

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets, target_fields
 from ecgl_scale.learn.message import GraphSegment, Norm
@@ -21,7 +22,6 @@ from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.train import AnySegment
-from ecgl_scale.run.config import RunConfig
 from ecgl_scale.store.source import CsrBlock
 
 Ids = NDArray[np.int64]

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.message import GraphSegment
 from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.soft import SoftTargets
 from ecgl_scale.learn.train import AnySegment
-from ecgl_scale.run.config import RunConfig
 from ecgl_scale.units import MIB
 
 HELD_BYTES = 64 * MIB

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.anchors import BYTES_PER_WEIGHT, Anchors
 from ecgl_scale.learn.fisher import batch_squares
 from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.train import Penalty
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.plan import StagePlan
 
 
 class Mas(Method):

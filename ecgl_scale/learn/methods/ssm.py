@@ -24,6 +24,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets, target_fields
 from ecgl_scale.learn.message import GraphPropagation, GraphSegment
@@ -40,8 +42,6 @@ from ecgl_scale.learn.methods.kept import (
 from ecgl_scale.learn.spread import neighbours_of
 from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.train import AnySegment
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
 

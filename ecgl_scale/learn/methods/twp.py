@@ -21,6 +21,9 @@ from typing import Any, ClassVar
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.anchors import BYTES_PER_WEIGHT, Anchors
 from ecgl_scale.learn.attention import attention_bytes, attention_gradient
@@ -28,9 +31,6 @@ from ecgl_scale.learn.message import GraphSegment
 from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.train import AnySegment, Penalty
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.run.plan import StagePlan
 from ecgl_scale.units import format_bytes
 
 RELATIVE_STEP = 1e-3

@@ -13,13 +13,13 @@ from threading import local
 import numpy as np
 
 from ecgl_kernels.partition import DROP_LOOPS, SYMMETRISE, count_edges, scatter_edges
+from ecgl_scale.base.durable import ReusableBytes
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
+from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.durable import ReusableBytes
-from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.spill import KeySpill, key_array
 from ecgl_scale.store.source import EdgeBlock, EdgeLoader, GraphSource
-from ecgl_scale.store.threads import map_bounded
 
 STAGE = "partition edges"
 BYTES_PER_EDGE = 72

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.csr import count_sources, find_bad_row
+from ecgl_scale.base.durable import WrittenFile
+from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.durable import WrittenFile
-from ecgl_scale.store.block import Block, corrupt, expected_file
+from ecgl_scale.store.checked import corrupt, expected_file
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.edges.write import block_name
 from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY, Manifest

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.run.durable import storage_errors
+from ecgl_scale.base.durable import storage_errors
 
 
 class ScratchValues:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.run.durable import SECTOR_BYTES, ReusableBytes, open_direct, round_up, storage_errors, write_all
+from ecgl_scale.base.durable import SECTOR_BYTES, ReusableBytes, open_direct, round_up, storage_errors, write_all
 
 KEY_BYTES = 8
 

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.csr import emit_rows
-from ecgl_scale.run.durable import ReusableBytes, WrittenFile
-from ecgl_scale.run.events import BlockFinished, EventSink, StageStarted
+from ecgl_scale.base.durable import ReusableBytes, WrittenFile
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
+from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.scratch import ScratchValues
 from ecgl_scale.store.edges.sort import BYTES_PER_KEY, SortWorkspace, sorted_chunks
@@ -24,7 +25,6 @@ from ecgl_scale.store.edges.spill import KeySpill
 from ecgl_scale.store.edges.tiles import EDGE_BYTES, write_tiles
 from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY
 from ecgl_scale.store.ragged import Ragged, read_ragged, write_ragged
-from ecgl_scale.store.threads import map_bounded
 
 STAGE = "write rows and tiles"
 MIN_TILE_BUFFER_BYTES = 1 << 20

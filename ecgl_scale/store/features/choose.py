@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.block import Block
 from ecgl_scale.store.features.dense_write import PIECE_BYTES, checked_piece
 from ecgl_scale.store.features.sparse import clean_block, to_dense
 from ecgl_scale.store.source import AnyArray, CsrBlock, DenseSource, FloatArray, SparseSource

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from ecgl_kernels.rows import first_nonfinite
+from ecgl_scale.base.durable import DurableWriter, WrittenFile, crc32c_of, storage_errors, write_atomically
+from ecgl_scale.engine.block import Block, split_blocks
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.run.durable import DurableWriter, WrittenFile, crc32c_of, storage_errors, write_atomically
-from ecgl_scale.store.block import Block, split_blocks
 from ecgl_scale.store.source import AnyArray, DenseSource
 from ecgl_scale.units import MIB
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import WrittenFile
 from ecgl_scale.errors import CorruptStoreError
-from ecgl_scale.run.durable import WrittenFile
 from ecgl_scale.store.features.choose import as_dense, as_sparse, choose_kind
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.dense_write import DenseDtype, DenseLayout, write_dense

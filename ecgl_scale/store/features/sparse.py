@@ -24,17 +24,10 @@ from ecgl_kernels.rows import (
     csr_to_dense,
     gather_csr,
 )
+from ecgl_scale.base.durable import DurableWriter, WrittenFile, crc32c_of
+from ecgl_scale.engine.block import Block, split_blocks, stream_blocks
 from ecgl_scale.errors import InvalidInputError, StoreVersionError, UsageError
-from ecgl_scale.run.durable import DurableWriter, WrittenFile, crc32c_of
-from ecgl_scale.store.block import (
-    Block,
-    checked_ids,
-    corrupt,
-    expected_file,
-    open_expected,
-    split_blocks,
-    stream_blocks,
-)
+from ecgl_scale.store.checked import checked_ids, corrupt, expected_file, open_expected
 from ecgl_scale.store.source import CsrBlock, SparseSource
 from ecgl_scale.units import MIB
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
+from ecgl_scale.base.durable import free_bytes, storage_errors
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError
-from ecgl_scale.run.durable import free_bytes, storage_errors
 from ecgl_scale.units import GIB, MIB, format_bytes
 
 MAX_TOTAL_BYTES = 512 * GIB

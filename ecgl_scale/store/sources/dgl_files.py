@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.events import EventSink, ignore_events
 from ecgl_scale.store.source import (
     AnyArray,
     ColumnSource,

@@ -26,10 +26,10 @@ from email.message import Message
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from ecgl_scale.base.durable import free_bytes, fsync_directory, storage_errors, write_atomically
+from ecgl_scale.base.events import BlockFinished, EventSink, StageFinished, StageStarted, ignore_events
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, EcglError, InvalidInputError, LockedError
-from ecgl_scale.run.durable import free_bytes, fsync_directory, storage_errors, write_atomically
-from ecgl_scale.run.events import BlockFinished, EventSink, StageFinished, StageStarted, ignore_events
-from ecgl_scale.run.memory import own_memory_bytes
 from ecgl_scale.units import MIB, format_bytes
 
 TIMEOUT_SECONDS = 60

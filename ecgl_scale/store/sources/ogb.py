@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from ecgl_scale.base.events import EventSink, Note, ignore_events
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.events import EventSink, Note, ignore_events
 from ecgl_scale.store.source import ColumnSource, GraphSource
 from ecgl_scale.store.sources import ogb_binary, ogb_csv
 from ecgl_scale.store.sources.archive import PublishedFiles, open_archive

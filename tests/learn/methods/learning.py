@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from ecgl_scale.config.schema import RunConfig
 
+from ecgl_scale.base.events import ignore_events
 from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.run import run
 from ecgl_scale.pipeline.setup import open_store, task_stream
-from ecgl_scale.run.config import RunConfig
-from ecgl_scale.run.events import ignore_events
 from tests.pipeline.streams import config_of
 
 FEW = ("learn.epochs=4", "learn.hidden=[6]", "threads=1", "bank.budget=12")

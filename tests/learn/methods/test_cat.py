@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ecgl_scale.config.schema import RunConfig
 
 from ecgl_scale.learn.loss import Segment
 from ecgl_scale.learn.methods import cat
@@ -16,7 +17,6 @@ from ecgl_scale.learn.methods.kept import draw_per_class
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import propagate_features
 from ecgl_scale.learn.task_graph import positions_of
-from ecgl_scale.run.config import RunConfig
 from tests.learn.methods.learning import begin, check_goes_on, check_whole_run, learn, new_learner, small_config
 from tests.pipeline.streams import Drawn
 

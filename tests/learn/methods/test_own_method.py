@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ecgl_scale.config.schema import config_from_mapping, load_config
 
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.methods import create_method
 from ecgl_scale.learn.methods.base import Method
 from ecgl_scale.pipeline.run import run
-from ecgl_scale.run.config import config_from_mapping, load_config
 from tests.cli_runner import run_cli
 from tests.learn.methods.learning import check_goes_on, small_config
 from tests.pipeline.streams import read_json, write_config

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ecgl_scale import GraphStore
+from ecgl_scale.base.output_file import STORE_MANIFEST, STORE_MARK, check_output_file
 from ecgl_scale.errors import ExitCode, InvalidInputError
-from ecgl_scale.run.output_file import STORE_MANIFEST, STORE_MARK, check_output_file
 from ecgl_scale.store.format import FORMAT, MANIFEST_NAME
 
 

@@ -7,11 +7,11 @@ import os
 import shutil
 from pathlib import Path
 
+from ecgl_scale.base.durable import fsync_directory, storage_errors
+from ecgl_scale.base.lock import take_lock
+from ecgl_scale.base.output_file import refuse_inside_store
+from ecgl_scale.base.signals import uninterrupted
 from ecgl_scale.errors import StoreExistsError
-from ecgl_scale.run.durable import fsync_directory, storage_errors
-from ecgl_scale.run.lock import take_lock
-from ecgl_scale.run.output_file import refuse_inside_store
-from ecgl_scale.run.signals import uninterrupted
 
 
 class Staging:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ecgl_scale.run.events import (
+from ecgl_scale.base.events import (
     BlockFinished,
     EpochFinished,
     Event,
@@ -18,7 +18,7 @@ from ecgl_scale.run.events import (
     TaskFinished,
     TaskStarted,
 )
-from ecgl_scale.run.memory import own_memory_bytes
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.units import format_bytes, format_count, format_seconds
 
 LINE_EVERY_SECONDS = 30.0

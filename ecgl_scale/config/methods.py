@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ecgl_scale.run.config_sections import Section, Size
+from ecgl_scale.config.sections import Section, Size
 
 QUIRKS = "Follow the public code where it differs from the paper."
 

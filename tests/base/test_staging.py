@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ecgl_scale.base import staging as staging_module
+from ecgl_scale.base.staging import Staging
 from ecgl_scale.errors import InvalidInputError, LockedError, StorageError, StoreExistsError
-from ecgl_scale.run import staging as staging_module
-from ecgl_scale.run.staging import Staging
 
 MARKER = "manifest"
 
@@ -114,7 +114,7 @@ def test_a_failed_exchange_keeps_the_old_directory(tmp_path: Path, monkeypatch: 
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
     target = tmp_path / "store"
     code = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom ecgl_scale.run.staging import Staging\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom ecgl_scale.base.staging import Staging\n"
         "staging = Staging(Path(sys.argv[1]), marker='manifest').__enter__()\n"
         "(staging.path / 'half').write_text('half')\n"
         "os.kill(os.getpid(), signal.SIGKILL)"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ecgl_scale.run.events import (
+from ecgl_scale.base.events import (
     BlockFinished,
     EpochFinished,
     Event,
@@ -17,7 +17,7 @@ from ecgl_scale.run.events import (
     TaskFinished,
     TaskStarted,
 )
-from ecgl_scale.run.progress import PlainLines, Progress, ProgressTracker, format_memory
+from ecgl_scale.base.progress import PlainLines, Progress, ProgressTracker, format_memory
 from ecgl_scale.units import GIB, MIB
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ecgl_scale.base import memory
+from ecgl_scale.base.memory import MemoryBudget, MemoryLimit, PeakSampler, find_limits, own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, UsageError
-from ecgl_scale.run import memory
-from ecgl_scale.run.memory import MemoryBudget, MemoryLimit, PeakSampler, find_limits, own_memory_bytes
 from ecgl_scale.units import GIB, KIB, MIB, parse_bytes
 
 V1_UNLIMITED = "9223372036854771712\n"
@@ -184,7 +184,7 @@ def test_a_read_only_map_of_a_file_is_not_our_memory(tmp_path: Path) -> None:
 
 FREED_BY_A_THREAD = """
 import threading
-from ecgl_scale.run.memory import give_back_freed, own_memory_bytes, share_one_arena
+from ecgl_scale.base.memory import give_back_freed, own_memory_bytes, share_one_arena
 
 share_one_arena()
 bytearray(30 << 20)  # once it has been freed, arrays up to that size are no mappings of their own any more

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ecgl_scale.run.memory import MemoryBudget
+from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.units import format_bytes, format_count, format_seconds
 
 

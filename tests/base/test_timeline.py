@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ecgl_scale.run import timeline
-from ecgl_scale.run.events import BlockFinished, Event, Note, StageStarted, StepStarted
-from ecgl_scale.run.memory import own_memory_bytes
-from ecgl_scale.run.timeline import MemoryTimeline, join_pairs, take_sample
+from ecgl_scale.base import timeline
+from ecgl_scale.base.events import BlockFinished, Event, Note, StageStarted, StepStarted
+from ecgl_scale.base.memory import own_memory_bytes
+from ecgl_scale.base.timeline import MemoryTimeline, join_pairs, take_sample
 from tests.report.made_runs import sample, samples
 
 

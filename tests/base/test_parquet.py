@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from ecgl_scale.base.parquet import write_parquet
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.run.parquet import write_parquet
 
 COLUMNS = {"node": np.int64, "label": np.int32}
 

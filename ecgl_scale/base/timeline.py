@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from ecgl_scale.base.durable import write_atomically
+from ecgl_scale.base.events import Event, EventSink, Note, StageStarted, StepStarted, ignore_events
 from ecgl_scale.errors import EcglError
-from ecgl_scale.run.durable import write_atomically
-from ecgl_scale.run.events import Event, EventSink, Note, StageStarted, StepStarted, ignore_events
 
 TIMELINE_NAME = "memory.jsonl"
 TIMELINE_VERSION = 1

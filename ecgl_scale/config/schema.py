@@ -15,9 +15,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from ecgl_scale.errors import UsageError
-from ecgl_scale.run.config_errors import usage_error
-from ecgl_scale.run.config_methods import (
+from ecgl_scale.config.messages import usage_error
+from ecgl_scale.config.methods import (
     CatConfig,
     ContinualgnnConfig,
     DygrainConfig,
@@ -29,7 +28,7 @@ from ecgl_scale.run.config_methods import (
     SsmConfig,
     TwpConfig,
 )
-from ecgl_scale.run.config_sections import (
+from ecgl_scale.config.sections import (
     BankConfig,
     InferConfig,
     LearnConfig,
@@ -39,8 +38,9 @@ from ecgl_scale.run.config_sections import (
     TasksConfig,
     values,
 )
-from ecgl_scale.run.config_yaml import dump_yaml, read_mapping, set_keys
-from ecgl_scale.run.presets import DEFAULT_PRESET, PRESETS
+from ecgl_scale.config.text import dump_yaml, read_mapping, set_keys
+from ecgl_scale.config.presets import DEFAULT_PRESET, PRESETS
+from ecgl_scale.errors import UsageError
 from ecgl_scale.units import parse_bytes
 
 __all__ = [

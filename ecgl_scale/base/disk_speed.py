@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ecgl_scale.run.durable import DurableWriter, aligned_bytes, open_direct
+from ecgl_scale.base.durable import DurableWriter, aligned_bytes, open_direct
 from ecgl_scale.units import MIB
 
 BLOCK_BYTES = 8 * MIB

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ecgl_scale.config.schema import METHOD_NAMES, config_from_mapping
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.config import METHOD_NAMES, config_from_mapping
 
 MINIMAL = {"store": "graph.ecgl"}
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import DTypeLike, NDArray
 
-from ecgl_scale.run.durable import fsync_directory, storage_errors
+from ecgl_scale.base.durable import fsync_directory, storage_errors
 
 ROWS_AT_ONCE = 1 << 20
 """What callers give as a batch."""

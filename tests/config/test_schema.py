@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, changed_keys, config_from_mapping, load_config
+from ecgl_scale.config.docs import configuration_table, update_page
+from ecgl_scale.config.messages import keys_of
+from ecgl_scale.config.text import dump_yaml, parse_yaml
+from ecgl_scale.config.presets import PRESETS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.config import NOT_IN_DIGEST, RunConfig, changed_keys, config_from_mapping, load_config
-from ecgl_scale.run.config_docs import configuration_table, update_page
-from ecgl_scale.run.config_errors import keys_of
-from ecgl_scale.run.config_yaml import dump_yaml, parse_yaml
-from ecgl_scale.run.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "configuration.md"
@@ -292,7 +292,7 @@ def test_text_that_looks_like_a_number_is_quoted() -> None:
 
 
 def test_loading_a_config_loads_nothing_heavy() -> None:
-    code = "import sys, json, ecgl_scale.run.config; print(json.dumps(sorted(sys.modules)))"
+    code = "import sys, json, ecgl_scale.config.schema; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert {"torch", "dgl", "zarr", "dask", "numba", "numpy", "pyarrow"} & set(json.loads(done.stdout)) == set()
 
@@ -325,7 +325,7 @@ def test_the_configs_have_the_papers_hyper_parameters(name: str, classes_per_tas
 
 
 def test_the_page_about_configs_is_up_to_date() -> None:
-    update = "from pathlib import Path; from ecgl_scale.run.config_docs import update_page; update_page(Path('{}'))"
+    update = "from pathlib import Path; from ecgl_scale.config.docs import update_page; update_page(Path('{}'))"
     assert configuration_table() in PAGE.read_text(encoding="utf-8"), f'run python -c "{update.format(PAGE)}"'
 
 

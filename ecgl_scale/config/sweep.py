@@ -20,9 +20,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
+from ecgl_scale.config.schema import RunConfig, config_from_mapping
+from ecgl_scale.config.text import parse_yaml, read_mapping, set_keys
 from ecgl_scale.errors import UsageError
-from ecgl_scale.run.config import RunConfig, config_from_mapping
-from ecgl_scale.run.config_yaml import parse_yaml, read_mapping, set_keys
 
 SECTION = "sweep"
 KEYS = ("grid", "variants", "seeds", "jobs")

@@ -11,9 +11,8 @@ import google_crc32c  # an independent implementation, which zarr brings
 import numpy as np
 import pytest
 
-from ecgl_scale.errors import EcglError, InvalidInputError, LockedError, StorageError
-from ecgl_scale.run import durable
-from ecgl_scale.run.durable import (
+from ecgl_scale.base import durable
+from ecgl_scale.base.durable import (
     SECTOR_BYTES,
     WRITE_BUFFER_BYTES,
     DurableWriter,
@@ -26,6 +25,7 @@ from ecgl_scale.run.durable import (
     storage_errors,
     write_atomically,
 )
+from ecgl_scale.errors import EcglError, InvalidInputError, LockedError, StorageError
 from ecgl_scale.units import MIB
 
 BUFFER = WRITE_BUFFER_BYTES

@@ -1,0 +1,1 @@
+"""How work is planned, cut into blocks, run in threads, retried and resumed."""
