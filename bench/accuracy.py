@@ -24,10 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, config_from_mapping
-
 from bench import harness
 from bench.accuracy_table import render
+from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, config_from_mapping
 from ecgl_scale.engine.threads import available_cores
 
 DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from bench.harness import DEFAULT_WORK, save, spread
 from ecgl_scale.engine.threads import available_cores
-from ecgl_scale.select.attribute import attribute_vector
-from ecgl_scale.select.attribute_dense import DensePasses
+from ecgl_scale.rank.attribute import attribute_vector
+from ecgl_scale.rank.attribute_dense import DensePasses
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
 from ecgl_scale.store.source import DenseSource
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import DEFAULT_WORK, ecgl, run_measured, save, spread
-from ecgl_scale.select.diversity import rank_diversity
+from ecgl_scale.rank.diversity import rank_diversity
 from ecgl_scale.store.graph import GraphStore
 
 NUM_SAMPLES = 2000

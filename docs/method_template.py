@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.plan import StagePlan
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes
 from ecgl_scale.learn.train import AnySegment, Penalty

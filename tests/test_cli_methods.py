@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from ecgl_scale.config.schema import METHOD_NAMES, config_from_mapping
 
+from ecgl_scale.config.schema import METHOD_NAMES, config_from_mapping
 from ecgl_scale.learn.methods import METHODS
 from tests.cli_runner import run_cli
 

@@ -130,9 +130,9 @@ def rank(
     as_json: Json = False,
 ) -> None:
     """Rank the nodes of a store; a killed ranking goes on from its last sweep when run again."""
-    from ecgl_scale.select.pagerank import PageRankSettings
-    from ecgl_scale.select.rank import rank_store
-    from ecgl_scale.select.rank_request import RankRequest
+    from ecgl_scale.rank.pagerank import PageRankSettings
+    from ecgl_scale.rank.request import RankRequest
+    from ecgl_scale.rank.store_ranking import rank_store
     from ecgl_scale.store.graph import GraphStore
 
     request = RankRequest(

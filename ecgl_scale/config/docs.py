@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.config.messages import Schema, describe_values, keys_of
 from ecgl_scale.base.durable import write_atomically
+from ecgl_scale.config.messages import Schema, describe_values, keys_of
 from ecgl_scale.config.presets import PRESETS
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.errors import UsageError
 
 BEGIN, END = "<!-- generated from the schema: begin -->", "<!-- generated from the schema: end -->"

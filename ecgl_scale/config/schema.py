@@ -28,6 +28,7 @@ from ecgl_scale.config.methods import (
     SsmConfig,
     TwpConfig,
 )
+from ecgl_scale.config.presets import DEFAULT_PRESET, PRESETS
 from ecgl_scale.config.sections import (
     BankConfig,
     InferConfig,
@@ -39,7 +40,6 @@ from ecgl_scale.config.sections import (
     values,
 )
 from ecgl_scale.config.text import dump_yaml, read_mapping, set_keys
-from ecgl_scale.config.presets import DEFAULT_PRESET, PRESETS
 from ecgl_scale.errors import UsageError
 from ecgl_scale.units import parse_bytes
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import aligned_bytes, crc32c_of
 from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
-from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.block import Block, split_blocks, stream_blocks
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.row_sources import (
     ID_BYTES,

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.block import Block, split_blocks, stream_blocks
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.adam import Adam, take_tensor
 from ecgl_scale.learn.feed import Feed, block_rows_for, on_device

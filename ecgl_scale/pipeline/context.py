@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.events import EventSink
 from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Segment, Targets, make_targets, target_fields
 from ecgl_scale.learn.message import GraphPropagation, GraphSegment

@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, load_config
 from ecgl_scale.base.durable import storage_errors, write_atomically
 from ecgl_scale.base.events import Event, EventSink
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.output_file import refuse_inside_store
+from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, load_config
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import InvalidInputError, StoreExistsError, UsageError
 from ecgl_scale.pipeline.checkpoint import WEIGHTS_DIRECTORY

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.memory import MemoryBudget
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.learn.message_blocks import trains_in_blocks

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.output_file import refuse_inside_store
+from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import SharedWeights

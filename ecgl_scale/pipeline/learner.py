@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.events import EventSink
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank

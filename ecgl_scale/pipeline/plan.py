@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
 from ecgl_scale.infer.layerwise import plan_inference
 from ecgl_scale.infer.propagate import plan_propagated

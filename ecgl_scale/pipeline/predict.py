@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.matrix import make_matrix
 from ecgl_scale.infer.propagate import propagate_features

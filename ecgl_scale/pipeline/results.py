@@ -12,8 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.config.schema import RunConfig, changed_keys
 from ecgl_scale.base.durable import storage_errors
+from ecgl_scale.config.schema import RunConfig, changed_keys
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.state import RunState

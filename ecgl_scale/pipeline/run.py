@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.events import (
     EpochFinished,
     Event,
@@ -25,8 +24,9 @@ from ecgl_scale.base.events import (
     ignore_events,
 )
 from ecgl_scale.base.memory import PeakSampler
-from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.checkpoint import Checkpoints

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 
 from ecgl_scale._version import __version__
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.events import Event, EventSink, ignore_events
-from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.base.progress import PlainLines
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import EcglError, StopRequestedError
 from ecgl_scale.pipeline.state import RunState
 

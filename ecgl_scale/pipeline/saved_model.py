@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.config.schema import RunConfig, config_from_mapping, load_config
 from ecgl_scale.base.durable import write_atomically
+from ecgl_scale.config.schema import RunConfig, config_from_mapping, load_config
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.scaling import Scaling

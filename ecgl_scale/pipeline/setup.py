@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.learn.loss import LossSettings

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.config.sweep import Jobs, Sweep
 from ecgl_scale.base.durable import storage_errors, write_atomically
 from ecgl_scale.base.events import BlockFinished, EventSink, Note, StageStarted, ignore_events
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.output_file import refuse_inside_store
 from ecgl_scale.base.signals import uninterrupted
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.config.sweep import Jobs, Sweep
 from ecgl_scale.errors import EcglError, ExitCode, InvalidInputError, StoreExistsError, UsageError
 from ecgl_scale.pipeline.directory import CONFIG_NAME, LOCK_NAME, read_results, refuse_other_run
 from ecgl_scale.pipeline.state import RunState

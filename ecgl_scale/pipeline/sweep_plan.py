@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sweep import Jobs
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.pipeline.learner import SMALL_EPOCH_FLOPS, device_of

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ecgl_scale.config.sweep import Combination, Sweep, shown_value
 from ecgl_scale.base.durable import write_atomically
+from ecgl_scale.config.sweep import Combination, Sweep, shown_value
 from ecgl_scale.pipeline.directory import read_results
 from ecgl_scale.report.runs import Spread, seconds_per_epoch, seconds_per_test
 

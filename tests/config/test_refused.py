@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ecgl_scale.config.schema import METHOD_NAMES, config_from_mapping
 
+from ecgl_scale.config.schema import METHOD_NAMES, config_from_mapping
 from ecgl_scale.errors import UsageError
 
 MINIMAL = {"store": "graph.ecgl"}

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, changed_keys, config_from_mapping, load_config
-from ecgl_scale.config.docs import configuration_table, update_page
-from ecgl_scale.config.messages import keys_of
-from ecgl_scale.config.text import dump_yaml, parse_yaml
-from ecgl_scale.config.presets import PRESETS
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ecgl_scale.config.docs import configuration_table, update_page
+from ecgl_scale.config.messages import keys_of
+from ecgl_scale.config.presets import PRESETS
+from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, changed_keys, config_from_mapping, load_config
+from ecgl_scale.config.text import dump_yaml, parse_yaml
 from ecgl_scale.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ecgl_scale.config.schema import load_config
 from ecgl_scale.config.sweep import Sweep, load_sweep, parse_axis, parse_seeds
-
 from ecgl_scale.errors import UsageError
 
 PAPER = sorted((Path(__file__).parents[2] / "configs" / "paper").glob("*.yaml"))

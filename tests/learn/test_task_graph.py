@@ -18,7 +18,7 @@ from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, StoreExistsErr
 from ecgl_scale.learn.scaling import Scaling, fit_standard
 from ecgl_scale.learn.task_graph import TaskGraphs, extract_graph, graph_key, plan_extract, positions_of
 from ecgl_scale.learn.tasks import TaskStream
-from ecgl_scale.select.pagerank import out_degrees
+from ecgl_scale.rank.pagerank import out_degrees
 from ecgl_scale.store import build
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import RANGE_ROWS, BuildOptions, EdgePlan

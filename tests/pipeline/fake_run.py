@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from ecgl_scale.config.schema import load_config
-
 from ecgl_scale.pipeline.state import RunState
 
 

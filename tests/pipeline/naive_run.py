@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ecgl_scale.config.schema import RunConfig, load_config
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig, load_config
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.store.graph import GraphStore

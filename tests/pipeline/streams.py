@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from numpy.typing import NDArray
 
+from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from ecgl_scale.store.graph import GraphStore
 
 NUM_CLASSES = 6

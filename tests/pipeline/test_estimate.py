@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.plan import MemoryPlan
 
 import ecgl_scale.pipeline.estimate as estimate_module
 from ecgl_scale.base.stopwatch import best_seconds
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.pipeline.estimate import estimate
 from ecgl_scale.pipeline.machine import TYPICAL, MachineRates, measure_machine, num_weights
 from ecgl_scale.pipeline.plan import plan_run

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from ecgl_scale.config.schema import config_from_mapping
 
 from ecgl_scale import ECGL, GraphStore, TaskStream
+from ecgl_scale.config.schema import config_from_mapping
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.pipeline.run import run
 from tests.cli_runner import run_cli

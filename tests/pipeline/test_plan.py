@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ecgl_scale.engine.plan import StagePlan
 
 from ecgl_scale.base.events import ignore_events
 from ecgl_scale.base.memory import give_back_freed, own_memory_bytes
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.infer.propagate import plan_propagated
 from ecgl_scale.learn.message import held_graph_bytes
 from ecgl_scale.pipeline.learner import Learner

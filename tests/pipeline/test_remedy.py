@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from ecgl_scale.config.schema import RunConfig, config_from_mapping
-from ecgl_scale.engine.plan import MemoryPlan
 
 from ecgl_scale.base.memory import own_memory_bytes
+from ecgl_scale.config.schema import RunConfig, config_from_mapping
+from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import DoesNotFitError
 from ecgl_scale.pipeline.plan import plan_run
 from ecgl_scale.pipeline.remedy import require_fit

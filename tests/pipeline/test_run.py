@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from ecgl_scale.config.schema import METHOD_NAMES
 
 from ecgl_scale.base.memory import own_memory_bytes
+from ecgl_scale.config.schema import METHOD_NAMES
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.learn.tensors import load_tensors

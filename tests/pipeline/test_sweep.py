@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ecgl_scale.config.sweep import load_sweep
 
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.cli import sweep as cli_sweep
+from ecgl_scale.config.sweep import load_sweep
 from ecgl_scale.errors import DoesNotFitError, LockedError
 from ecgl_scale.learn.methods import METHODS
 from ecgl_scale.pipeline import sweep_plan

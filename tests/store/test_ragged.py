@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ecgl_scale.select.tile_stream import _is_resident
+from ecgl_scale.rank.tile_stream import _is_resident
 from ecgl_scale.store.ragged import read_ragged, write_ragged
 
 NUM_VALUES = 6 << 20

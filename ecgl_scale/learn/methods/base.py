@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.events import EventSink
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets

@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.adam import Adam
 from ecgl_scale.learn.bank import MemoryBank

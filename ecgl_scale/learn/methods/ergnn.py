@@ -32,7 +32,7 @@ from ecgl_scale.learn.methods.base import ROW_BYTES, Context, Method, TaskSizes,
 from ecgl_scale.learn.methods.kept import draw_per_class, scaled
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment
-from ecgl_scale.select.topk import top_nodes
+from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.units import MIB
 
 MAX_COMPARED = 1000

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.anchors import BYTES_PER_WEIGHT, Anchors

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from ecgl_scale.config.schema import RunConfig
 
 from ecgl_scale.base.events import ignore_events
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.run import run
 from ecgl_scale.pipeline.setup import open_store, task_stream

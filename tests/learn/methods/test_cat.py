@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ecgl_scale.config.schema import RunConfig
 
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.loss import Segment
 from ecgl_scale.learn.methods import cat
 from ecgl_scale.learn.methods.cat import Cat, Condenser, share_nodes

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ecgl_scale.config.schema import config_from_mapping, load_config
 
+from ecgl_scale.config.schema import config_from_mapping, load_config
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.methods import create_method
 from ecgl_scale.learn.methods.base import Method

@@ -10,14 +10,14 @@ import numpy as np
 from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.threads import available_cores
-from ecgl_scale.select.attribute_dense import RESERVE_BYTES as ATTRIBUTE_RESERVE_BYTES
-from ecgl_scale.select.attribute_dense import dense_bytes
-from ecgl_scale.select.attribute_sparse import MAX_STRIPS
-from ecgl_scale.select.choose import ChooseSettings
-from ecgl_scale.select.columns import SPARSE_SCRATCH_BYTES, SPARSE_VALUE_BYTES
-from ecgl_scale.select.diversity import RESERVE_BYTES as DIVERSITY_RESERVE_BYTES
-from ecgl_scale.select.pagerank import planned_bytes
-from ecgl_scale.select.topk import BLOCK_BYTES, PLACE_BYTES
+from ecgl_scale.rank.attribute_dense import RESERVE_BYTES as ATTRIBUTE_RESERVE_BYTES
+from ecgl_scale.rank.attribute_dense import dense_bytes
+from ecgl_scale.rank.attribute_sparse import MAX_STRIPS
+from ecgl_scale.rank.choose import ChooseSettings
+from ecgl_scale.rank.columns import SPARSE_SCRATCH_BYTES, SPARSE_VALUE_BYTES
+from ecgl_scale.rank.diversity import RESERVE_BYTES as DIVERSITY_RESERVE_BYTES
+from ecgl_scale.rank.pagerank import planned_bytes
+from ecgl_scale.rank.topk import BLOCK_BYTES, PLACE_BYTES
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout
 from ecgl_scale.units import MIB, format_bytes
 

@@ -25,8 +25,8 @@ from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignor
 from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.engine.threads import available_cores, map_bounded
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.select.columns import Columns, EdgeRange, columns_of
-from ecgl_scale.select.journal import NoJournal, RankJournal
+from ecgl_scale.rank.columns import Columns, EdgeRange, columns_of
+from ecgl_scale.rank.journal import NoJournal, RankJournal
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore

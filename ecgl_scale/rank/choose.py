@@ -29,11 +29,11 @@ from ecgl_kernels.topk import fill_quotas
 from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.base.events import EventSink, Note, ignore_events
 from ecgl_scale.errors import UsageError
-from ecgl_scale.select.attribute import attribute_vector
-from ecgl_scale.select.diversity import rank_diversity
-from ecgl_scale.select.journal import NoJournal, RankJournal
-from ecgl_scale.select.pagerank import PageRankSettings, rank_importance
-from ecgl_scale.select.topk import top_nodes
+from ecgl_scale.rank.attribute import attribute_vector
+from ecgl_scale.rank.diversity import rank_diversity
+from ecgl_scale.rank.journal import NoJournal, RankJournal
+from ecgl_scale.rank.pagerank import PageRankSettings, rank_importance
+from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.store.checked import checked_ids
 from ecgl_scale.store.graph import GraphStore
 

@@ -10,8 +10,8 @@ import pytest
 from ecgl_scale.base.durable import WrittenFile
 from ecgl_scale.base.events import BlockFinished
 from ecgl_scale.errors import CorruptStoreError
-from ecgl_scale.select import tile_stream
-from ecgl_scale.select.pagerank import PageRankSettings, rank_importance
+from ecgl_scale.rank import tile_stream
+from ecgl_scale.rank.pagerank import PageRankSettings, rank_importance
 from ecgl_scale.store import graph as graph_module
 from ecgl_scale.store.edges.read import TileStore
 from ecgl_scale.store.graph import GraphStore

@@ -25,16 +25,16 @@ from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.memory import PeakSampler, give_back_freed
 from ecgl_scale.base.output_file import check_output_file
 from ecgl_scale.base.signals import uninterrupted
-from ecgl_scale.select.attribute import attribute_vector
-from ecgl_scale.select.candidates import candidate_mask
-from ecgl_scale.select.diversity import DiversityResult, rank_diversity
-from ecgl_scale.select.given_features import digest_features, map_features
-from ecgl_scale.select.journal import RankJournal
-from ecgl_scale.select.pagerank import RankResult, rank_importance
-from ecgl_scale.select.rank_plan import Features, plan_rank, require_rank
-from ecgl_scale.select.rank_request import RankRequest, check_request
-from ecgl_scale.select.scores import check_scores, read_scores, write_scores
-from ecgl_scale.select.topk import top_nodes
+from ecgl_scale.rank.attribute import attribute_vector
+from ecgl_scale.rank.candidates import candidate_mask
+from ecgl_scale.rank.diversity import DiversityResult, rank_diversity
+from ecgl_scale.rank.given_features import digest_features, map_features
+from ecgl_scale.rank.journal import RankJournal
+from ecgl_scale.rank.pagerank import RankResult, rank_importance
+from ecgl_scale.rank.rank_plan import Features, plan_rank, require_rank
+from ecgl_scale.rank.request import RankRequest, check_request
+from ecgl_scale.rank.scores import check_scores, read_scores, write_scores
+from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.store.graph import GraphStore
 
 _log = logging.getLogger(__name__)

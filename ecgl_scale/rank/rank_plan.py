@@ -21,12 +21,12 @@ from ecgl_scale.base.parquet import ROWS_AT_ONCE
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import DoesNotFitError
-from ecgl_scale.select.attribute_dense import dense_bytes
-from ecgl_scale.select.choose_plan import attribute_bytes, diversity_bytes
-from ecgl_scale.select.columns import DENSE_DTYPES
-from ecgl_scale.select.pagerank import planned_bytes
-from ecgl_scale.select.rank_request import RankRequest
-from ecgl_scale.select.topk import BLOCK_BYTES, PLACE_BYTES
+from ecgl_scale.rank.attribute_dense import dense_bytes
+from ecgl_scale.rank.choose_plan import attribute_bytes, diversity_bytes
+from ecgl_scale.rank.columns import DENSE_DTYPES
+from ecgl_scale.rank.pagerank import planned_bytes
+from ecgl_scale.rank.request import RankRequest
+from ecgl_scale.rank.topk import BLOCK_BYTES, PLACE_BYTES
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures

@@ -19,7 +19,7 @@ import numpy as np
 from ecgl_kernels.attribute import accumulate_csr, evaluate_csr, weigh_csr
 from ecgl_scale.base.durable import aligned_bytes
 from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.select.attribute_dense import MAX_EXPONENT, RESERVE_BYTES, Vector, weights_underflow
+from ecgl_scale.rank.attribute_dense import MAX_EXPONENT, RESERVE_BYTES, Vector, weights_underflow
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import format_bytes

@@ -12,11 +12,11 @@ from ecgl_scale import GraphStore
 from ecgl_scale.base.events import BlockFinished
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.select import journal
-from ecgl_scale.select.given_features import digest_features, map_features
-from ecgl_scale.select.pagerank import STAGE, PageRankSettings
-from ecgl_scale.select.rank import rank_store
-from ecgl_scale.select.rank_request import RankRequest
+from ecgl_scale.rank import journal
+from ecgl_scale.rank.given_features import digest_features, map_features
+from ecgl_scale.rank.pagerank import STAGE, PageRankSettings
+from ecgl_scale.rank.request import RankRequest
+from ecgl_scale.rank.store_ranking import rank_store
 
 NUM_NODES = 200
 

@@ -22,8 +22,8 @@ from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignor
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import UsageError
-from ecgl_scale.select.attribute_dense import DensePasses
-from ecgl_scale.select.attribute_sparse import SparsePasses
+from ecgl_scale.rank.attribute_dense import DensePasses
+from ecgl_scale.rank.attribute_sparse import SparsePasses
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.source import FloatArray

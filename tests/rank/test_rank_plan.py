@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ecgl_scale.engine.plan import MemoryPlan
 
 from ecgl_scale import GraphStore
 from ecgl_scale.base.memory import own_memory_bytes
+from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import DoesNotFitError
-from ecgl_scale.select.rank import rank_store
-from ecgl_scale.select.rank_plan import plan_rank, require_rank
-from ecgl_scale.select.rank_request import RankRequest
+from ecgl_scale.rank.rank_plan import plan_rank, require_rank
+from ecgl_scale.rank.request import RankRequest
+from ecgl_scale.rank.store_ranking import rank_store
 
 NUM_NODES, NUM_FEATURES = 20_000, 400
 MANY_NODES = 300_000

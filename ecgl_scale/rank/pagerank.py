@@ -30,8 +30,8 @@ from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import UsageError
-from ecgl_scale.select.journal import NoJournal, RankJournal
-from ecgl_scale.select.tile_stream import BUFFERS_PER_THREAD, PIECE_BYTES, TileStream
+from ecgl_scale.rank.journal import NoJournal, RankJournal
+from ecgl_scale.rank.tile_stream import BUFFERS_PER_THREAD, PIECE_BYTES, TileStream
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB, format_bytes

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.select import topk
-from ecgl_scale.select.topk import top_nodes
+from ecgl_scale.rank import topk
+from ecgl_scale.rank.topk import top_nodes
 from tests import naive
 
 scores_of = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=40)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.select.pagerank import PageRankSettings
+from ecgl_scale.rank.pagerank import PageRankSettings
 from ecgl_scale.store.graph import GraphStore
 
 Kind = Literal["importance", "diversity", "both"]
