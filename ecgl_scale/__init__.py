@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from ecgl_scale._version import __version__
 
 if TYPE_CHECKING:
-    from ecgl_scale.learn.tasks import TaskStream
     from ecgl_scale.pipeline.estimator import ECGL
     from ecgl_scale.store.graph import GraphStore
+    from ecgl_scale.tasks.stream import TaskStream
 
 __all__ = ["ECGL", "GraphStore", "TaskStream", "__version__"]
 
 _HOMES = {
     "ECGL": "ecgl_scale.pipeline.estimator",
     "GraphStore": "ecgl_scale.store.graph",
-    "TaskStream": "ecgl_scale.learn.tasks",
+    "TaskStream": "ecgl_scale.tasks.stream",
 }
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from ecgl_scale import GraphStore
 from ecgl_scale.base.lock import take_lock
-from ecgl_scale.learn.split import write_split
 from ecgl_scale.rank import candidates
+from ecgl_scale.tasks.split import write_split
 from tests import naive
 from tests.cli_runner import Result, run_cli
 

@@ -63,7 +63,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "ecgl_scale/rank/scores.py",
         "ecgl_scale/rank/candidates.py",
         "ecgl_scale/learn/bank.py",
-        "ecgl_scale/learn/split.py",
+        "ecgl_scale/tasks/split.py",
         "ecgl_scale/pipeline/",
     ),
     "threadpoolctl": ("ecgl_scale/engine/threads.py",),

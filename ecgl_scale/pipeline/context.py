@@ -19,14 +19,14 @@ from ecgl_scale.learn.message import GraphPropagation, GraphSegment
 from ecgl_scale.learn.message_blocks import BlockedGraphSegment, trains_in_blocks
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import propagate_features
-from ecgl_scale.learn.task_graph import positions_of
-from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.learn.train import AnySegment, Trainer, plan_training
 from ecgl_scale.pipeline.predict import Predictor
 from ecgl_scale.pipeline.setup import infer_settings, loss_settings
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
+from ecgl_scale.tasks.graphs import positions_of
+from ecgl_scale.tasks.stream import Task, TaskStream
 
 Ids = NDArray[np.int64]
 

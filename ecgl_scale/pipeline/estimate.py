@@ -23,12 +23,12 @@ from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.learn.message_blocks import trains_in_blocks
 from ecgl_scale.learn.methods import method_of
-from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.pipeline.machine import TYPICAL, MachineRates, measure_machine, num_weights
 from ecgl_scale.pipeline.task_edges import count_task_edges
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import TaskStream
 
 LONG_SECONDS = 60.0
 """A run that takes this long on any machine is worth measuring this one before it starts."""

@@ -20,12 +20,12 @@ from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.learner import Learner
 from ecgl_scale.pipeline.plan import plan_run
 from ecgl_scale.pipeline.saved_model import MODEL_NAME, SavedModel, load_model, save_model
-from ecgl_scale.report.metrics import PerformanceMatrix
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.metrics import PerformanceMatrix
+from ecgl_scale.tasks.stream import Task, TaskStream
 
 PARAMETER_KEYS = {
     **{name: name for name in ("method", "preset", "setting", "seed", "memory")},

@@ -22,8 +22,6 @@ from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.methods import method_of
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.learn.task_graph import TaskGraphs
-from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
 from ecgl_scale.pipeline.checkpoint import WEIGHTS_DIRECTORY
@@ -32,9 +30,11 @@ from ecgl_scale.pipeline.directory import WORK_NAME
 from ecgl_scale.pipeline.predict import Predictor
 from ecgl_scale.pipeline.saved_model import save_model
 from ecgl_scale.pipeline.setup import scaling_of
-from ecgl_scale.report.metrics import Accuracy, accuracy
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.graphs import TaskGraphs
+from ecgl_scale.tasks.metrics import Accuracy, accuracy
+from ecgl_scale.tasks.stream import Task, TaskStream
 
 BANK_NAME = "bank.arrow"
 SMALL_EPOCH_FLOPS = 2e8

@@ -19,14 +19,14 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
 from ecgl_scale.infer.layerwise import plan_inference
 from ecgl_scale.infer.propagate import plan_propagated
-from ecgl_scale.learn.task_graph import TaskGraphs
-from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.learner import device_of
 from ecgl_scale.pipeline.plan_sizes import RunSizes
 from ecgl_scale.pipeline.plan_training import plan_all_graphs, plan_rows_of, plan_task_graph, task_sizes
 from ecgl_scale.pipeline.predict import PREDICT_ROWS
 from ecgl_scale.pipeline.setup import infer_settings, open_store, task_stream
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.graphs import TaskGraphs
+from ecgl_scale.tasks.stream import Task, TaskStream
 from ecgl_scale.units import MIB, format_bytes
 
 LIBRARY_BYTES = 80 * MIB

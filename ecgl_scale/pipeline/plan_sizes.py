@@ -13,9 +13,9 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.bank import plan_bank
 from ecgl_scale.learn.methods import method_of
 from ecgl_scale.learn.methods.base import Method
-from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import Task, TaskStream
 
 KEPT_WEIGHT_BYTES = 16
 """A weight, its gradient and two moments."""

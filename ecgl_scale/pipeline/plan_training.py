@@ -10,9 +10,9 @@ from ecgl_scale.learn.message_blocks import plan_blocks, trains_in_blocks
 from ecgl_scale.learn.methods.base import TaskSizes
 from ecgl_scale.learn.rows import plan_rows
 from ecgl_scale.learn.spread import plan_features
-from ecgl_scale.learn.tasks import Task
 from ecgl_scale.learn.train import plan_training
 from ecgl_scale.pipeline.plan_sizes import RunSizes
+from ecgl_scale.tasks.stream import Task
 from ecgl_scale.units import format_bytes
 
 

@@ -22,12 +22,12 @@ from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.matrix import make_matrix
 from ecgl_scale.infer.propagate import propagate_features
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.learn.task_graph import TaskGraphs, positions_of
-from ecgl_scale.learn.tasks import Task
 from ecgl_scale.pipeline.setup import infer_settings
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.graphs import TaskGraphs, positions_of
+from ecgl_scale.tasks.stream import Task
 
 Matrix = NDArray[np.float32]
 PREDICT_ROWS = 1 << 14

@@ -14,9 +14,9 @@ from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.learn.methods import method_of
-from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.plan import plan_run
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import TaskStream
 from ecgl_scale.units import MIB
 
 MEMORY_TRIES = 8

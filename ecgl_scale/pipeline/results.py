@@ -15,9 +15,9 @@ from typing import Any
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.config.schema import RunConfig, changed_keys
 from ecgl_scale.engine.plan import MemoryPlan
-from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.state import RunState
-from ecgl_scale.report.metrics import PerformanceMatrix
+from ecgl_scale.tasks.metrics import PerformanceMatrix
+from ecgl_scale.tasks.stream import TaskStream
 
 PACKAGES = ("ecgl-scale", "torch", "dgl", "numpy", "numba", "pyarrow", "zarr")
 

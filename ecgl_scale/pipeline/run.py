@@ -28,7 +28,6 @@ from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import StopRequestedError, UsageError
-from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.pipeline.checkpoint import Checkpoints
 from ecgl_scale.pipeline.clock import StageClock
 from ecgl_scale.pipeline.directory import EventLog, RunDirectory, read_results
@@ -42,6 +41,7 @@ from ecgl_scale.pipeline.run_log import LOG_NAME, RunLog
 from ecgl_scale.pipeline.setup import open_store, store_id, task_stream
 from ecgl_scale.pipeline.state import RunState
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import Task, TaskStream
 
 
 def run(

@@ -15,9 +15,9 @@ from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.config.schema import RunConfig, config_from_mapping, load_config
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.learn.scaling import Scaling
 from ecgl_scale.pipeline.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.pipeline.directory import CONFIG_NAME
+from ecgl_scale.tasks.scaling import Scaling
 
 MODEL_NAME = "model.safetensors"
 ABOUT_NAME = "model.json"

@@ -8,9 +8,9 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.learn.loss import LossSettings
-from ecgl_scale.learn.scaling import Scaling, fit_standard
-from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.scaling import Scaling, fit_standard
+from ecgl_scale.tasks.stream import TaskStream
 
 
 def open_store(config: RunConfig) -> GraphStore:

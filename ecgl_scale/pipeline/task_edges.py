@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.learn.tasks import Task
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import Task
 
 SAMPLE_ROWS = 512
 """Of each block of rows, evenly; all tasks' nodes are found in most of them."""

@@ -17,8 +17,8 @@ from ecgl_scale.infer import journal
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.layout import PassLayout, Planner
 from ecgl_scale.infer.settings import InferSettings
-from ecgl_scale.learn.scaling import Scaling
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.scaling import Scaling
 from tests.infer.networks import layers_of, random_graph
 
 WIDTHS = (10, 16, 5)

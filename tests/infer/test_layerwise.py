@@ -13,8 +13,8 @@ from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.settings import InferSettings
-from ecgl_scale.learn.scaling import Scaling, fit_standard
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.scaling import Scaling, fit_standard
 from tests.infer.networks import (
     ADD_LOOPS,
     BACKENDS,

@@ -10,7 +10,7 @@ import pytest
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.layout import PassLayout, Planner
 from ecgl_scale.infer.propagate import propagate_features
-from ecgl_scale.learn.scaling import Scaling
+from ecgl_scale.tasks.scaling import Scaling
 from tests.infer.networks import BACKENDS, assert_close, matrix, propagation, random_graph
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig, load_config
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import Task, TaskStream
 from tests.pipeline.streams import Drawn
 
 Dense = NDArray[np.float64]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline.run import run
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import TaskStream
 from tests.pipeline.naive_reference import NaiveReference, NaiveTask
 from tests.pipeline.streams import Drawn, config_of
 

@@ -15,12 +15,12 @@ import pytest
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import METHOD_NAMES
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.learn.tensors import load_tensors
 from ecgl_scale.pipeline.run import run
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
+from ecgl_scale.tasks.stream import TaskStream
 from ecgl_scale.units import GIB
 from tests.faults.running import start_child
 from tests.pipeline.naive_run import NaiveRun, forgetting_of

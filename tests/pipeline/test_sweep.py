@@ -312,8 +312,8 @@ def test_without_a_limit_a_single_run_finds_its_own(store: Path, cache: Path, mo
 def test_a_run_waits_for_another_that_extracts_the_same_graph(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ecgl_scale.learn import task_graph
-    from ecgl_scale.learn.tasks import TaskStream
+    from ecgl_scale.tasks import graphs as task_graph
+    from ecgl_scale.tasks.stream import TaskStream
 
     graph = GraphStore.open(store)
     tasks = TaskStream.class_incremental(graph)

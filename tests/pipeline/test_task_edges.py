@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.pipeline import task_edges
 from ecgl_scale.pipeline.setup import open_store, task_stream
 from ecgl_scale.pipeline.task_edges import count_task_edges
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import TaskStream
 from tests.pipeline.streams import config_of
 
 

@@ -24,10 +24,10 @@ from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets
 from ecgl_scale.learn.rows import RowCache, plan_rows
-from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import Task, TaskStream
 
 Arrays = dict[str, NDArray[Any]]
 Ids = NDArray[np.int64]

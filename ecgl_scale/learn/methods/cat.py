@@ -38,9 +38,9 @@ from ecgl_scale.learn.methods.kept import bank_of_state, bank_state, draw_per_cl
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import plan_features, propagate_features
-from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment
+from ecgl_scale.tasks.graphs import positions_of
 from ecgl_scale.units import MIB
 
 ENCODERS_AT_ONCE = 16

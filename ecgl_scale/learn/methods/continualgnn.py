@@ -44,13 +44,13 @@ from ecgl_scale.learn.methods.kept import (
 )
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.spread import StreamedPropagation
-from ecgl_scale.learn.task_graph import positions_of
-from ecgl_scale.learn.tasks import Task
 from ecgl_scale.learn.train import AnySegment, Penalty
 from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.store.edges.plan import MAX_BLOCK_EDGES
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.graphs import positions_of
+from ecgl_scale.tasks.stream import Task
 
 HOPS = 2
 ROUNDING = 1e-5

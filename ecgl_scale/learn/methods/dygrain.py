@@ -38,9 +38,9 @@ from ecgl_scale.learn.methods.kept import (
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import StreamedPropagation
-from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
 from ecgl_scale.rank.topk import top_nodes
+from ecgl_scale.tasks.graphs import positions_of
 
 HOPS = 2
 BARRED = -1e9

@@ -14,10 +14,10 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.methods.base import Context, Ids, Method, TaskSizes
-from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.rank.choose import ChooseSettings, choose_nodes
 from ecgl_scale.rank.choose_plan import plan_choose
 from ecgl_scale.rank.pagerank import PageRankSettings
+from ecgl_scale.tasks.graphs import positions_of
 
 
 class Ecgl(Method):

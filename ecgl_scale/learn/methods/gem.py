@@ -26,9 +26,9 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.loss import Labelled, Segment, target_fields
 from ecgl_scale.learn.message import GraphSegment
 from ecgl_scale.learn.methods.base import Arrays, Context, Ids, Method
-from ecgl_scale.learn.task_graph import positions_of
-from ecgl_scale.learn.tasks import Task
 from ecgl_scale.learn.train import AnySegment
+from ecgl_scale.tasks.graphs import positions_of
+from ecgl_scale.tasks.stream import Task
 
 REFERENCE_RIDGE = 1e-3
 RANK_TOLERANCE = 1e-13

@@ -20,9 +20,9 @@ from ecgl_scale.learn.message import GraphSegment, Norm
 from ecgl_scale.learn.methods.base import Arrays, Context
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.store.source import CsrBlock
+from ecgl_scale.tasks.graphs import positions_of
 
 Ids = NDArray[np.int64]
 

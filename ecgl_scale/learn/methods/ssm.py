@@ -40,10 +40,10 @@ from ecgl_scale.learn.methods.kept import (
     training_norm,
 )
 from ecgl_scale.learn.spread import neighbours_of
-from ecgl_scale.learn.task_graph import positions_of
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.graphs import positions_of
 
 Ids = NDArray[np.int64]
 

@@ -16,7 +16,7 @@ from ecgl_scale.learn.methods.cat import Cat, Condenser, share_nodes
 from ecgl_scale.learn.methods.kept import draw_per_class
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import propagate_features
-from ecgl_scale.learn.task_graph import positions_of
+from ecgl_scale.tasks.graphs import positions_of
 from tests.learn.methods.learning import begin, check_goes_on, check_whole_run, learn, new_learner, small_config
 from tests.pipeline.streams import Drawn
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from ecgl_scale.base.events import Note
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.learn.split import part_counts
-from ecgl_scale.learn.tasks import DroppedClass, TaskStream
 from ecgl_scale.store import build
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import write_columns
+from ecgl_scale.tasks.split import part_counts
+from ecgl_scale.tasks.stream import DroppedClass, TaskStream
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 NO_EDGES = np.zeros((2, 0), np.int64)

@@ -22,15 +22,15 @@ from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.engine.plan import StagePlan, largest
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import LockedError, StoreError, StoreExistsError, UsageError
-from ecgl_scale.learn.scaling import Scaling
-from ecgl_scale.learn.split import Ids
-from ecgl_scale.learn.subgraph import Subset
-from ecgl_scale.learn.tasks import Task, TaskStream
 from ecgl_scale.store.build import MIN_SPARE_BYTES, RESERVE_BYTES, MemoryShares, build_store
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.spill import KEY_BYTES
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import DenseSource, SparseSource
+from ecgl_scale.tasks.scaling import Scaling
+from ecgl_scale.tasks.split import Ids
+from ecgl_scale.tasks.stream import Task, TaskStream
+from ecgl_scale.tasks.subset import Subset
 from ecgl_scale.units import MIB
 
 STAGE = "extract task graph"

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from ecgl_kernels.induced import keep_edges
 from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import UsageError
-from ecgl_scale.learn.scaling import Scaling
-from ecgl_scale.learn.split import Ids
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
 from ecgl_scale.store.graph import GraphStore
@@ -32,6 +30,8 @@ from ecgl_scale.store.source import (
     Json,
     SparseSource,
 )
+from ecgl_scale.tasks.scaling import Scaling
+from ecgl_scale.tasks.split import Ids
 
 NODE = "node"
 IDS_AT_ONCE = 1 << 20

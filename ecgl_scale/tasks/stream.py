@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.base.events import EventSink, Note, ignore_events
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.learn.split import (
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.nodes import LABEL, SPLIT
+from ecgl_scale.tasks.split import (
     Ids,
     Parts,
     hash_split,
@@ -29,7 +31,7 @@ from ecgl_scale.learn.split import (
     split_seeded,
     write_split,
 )
-from ecgl_scale.learn.task_nodes import (
+from ecgl_scale.tasks.task_nodes import (
     DroppedClass,
     SplitSettings,
     Task,
@@ -40,8 +42,6 @@ from ecgl_scale.learn.task_nodes import (
     make_task,
     too_small,
 )
-from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.nodes import LABEL, SPLIT
 
 __all__ = ["DroppedClass", "Task", "TaskStream"]
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from ecgl_scale.base.events import EventSink, Note
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.learn.split import NO_PART, PARTS, TEST, TRAIN, VALID, Ids, Parts, checked_fractions, missing_column
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL, SPLIT
+from ecgl_scale.tasks.split import NO_PART, PARTS, TEST, TRAIN, VALID, Ids, Parts, checked_fractions, missing_column
 
 if TYPE_CHECKING:
-    from ecgl_scale.learn.tasks import TaskStream
+    from ecgl_scale.tasks.stream import TaskStream
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,6 @@ from hypothesis import strategies as st
 from ecgl_scale.base.events import BlockFinished, Note, StageStarted, ignore_events
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, StoreExistsError, UsageError
-from ecgl_scale.learn.scaling import Scaling, fit_standard
-from ecgl_scale.learn.task_graph import TaskGraphs, extract_graph, graph_key, plan_extract, positions_of
-from ecgl_scale.learn.tasks import TaskStream
 from ecgl_scale.rank.pagerank import out_degrees
 from ecgl_scale.store import build
 from ecgl_scale.store.build import build_store
@@ -28,6 +25,9 @@ from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import write_columns
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store
+from ecgl_scale.tasks.graphs import TaskGraphs, extract_graph, graph_key, plan_extract, positions_of
+from ecgl_scale.tasks.scaling import Scaling, fit_standard
+from ecgl_scale.tasks.stream import TaskStream
 from ecgl_scale.units import MIB
 from tests.store.graphs import KEEP_ALL, bytes_of, random_edges
 

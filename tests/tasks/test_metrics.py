@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.report.metrics import Accuracy, PerformanceMatrix, accuracy
+from ecgl_scale.tasks.metrics import Accuracy, PerformanceMatrix, accuracy
 
 EXAMPLE = [[90.0, None, None], [70.0, 95.0, None], [60.0, 85.0, 97.0]]
 
