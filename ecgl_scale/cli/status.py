@@ -16,7 +16,7 @@ from ecgl_scale.cli.output import print_json, print_table
 from ecgl_scale.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from ecgl_scale.report.status import Status
+    from ecgl_scale.watch.status import Status
 
 LOOK_EVERY_SECONDS = 1.0
 
@@ -38,8 +38,8 @@ def status(
     as_json: Json = False,
 ) -> None:
     """How far a run or a sweep is, what it holds, and how to go on with it if it was killed."""
-    from ecgl_scale.report.status import RunWatcher
-    from ecgl_scale.report.sweep_status import SweepWatcher, is_sweep
+    from ecgl_scale.watch.status import RunWatcher
+    from ecgl_scale.watch.sweep_status import SweepWatcher, is_sweep
 
     if is_sweep(run):
         from ecgl_scale.cli import status_sweep

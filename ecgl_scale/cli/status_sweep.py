@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ecgl_scale.cli import status as of_run
 from ecgl_scale.cli.output import print_table
-from ecgl_scale.report.sweep_status import SweepStatus, SweptRun, count
+from ecgl_scale.watch.sweep_status import SweepStatus, SweptRun, count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.runs import NOT_COMPARED, FinishedRun, own_settings
-from ecgl_scale.report.status import RunWatcher
-from ecgl_scale.report.sweep_status import RECORD_NAME, SweepWatcher, SweptRun
+from ecgl_scale.watch.status import RunWatcher
+from ecgl_scale.watch.sweep_status import RECORD_NAME, SweepWatcher, SweptRun
 
 ORDER = ("failed", "killed", "stopped", "unknown", "repeated", "running", "waiting")
 """What a reader must know first."""

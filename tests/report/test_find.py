@@ -13,7 +13,7 @@ from ecgl_scale.report.find import Omitted, find_runs
 from ecgl_scale.report.page import render_page
 from tests.cli_runner import run_cli
 from tests.report.made_runs import make_run
-from tests.report.test_sweep_status import make_sweep
+from tests.watch.test_sweep_status import make_sweep
 
 
 def test_runs_of_a_sweep_that_have_not_finished_are_named_with_their_reason(tmp_path: Path) -> None:

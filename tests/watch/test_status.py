@@ -12,8 +12,8 @@ import pytest
 
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.report.status import RunWatcher, holds_lock
-from ecgl_scale.report.turn import follow
+from ecgl_scale.watch.status import RunWatcher, holds_lock
+from ecgl_scale.watch.turn import follow
 from tests.report.made_runs import MIB, events, make_run, samples, write_lines
 
 

@@ -14,7 +14,7 @@ import pytest
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.cli import status as cli_status
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.report.sweep_status import SweepWatcher
+from ecgl_scale.watch.sweep_status import SweepWatcher
 from tests.cli_runner import run_cli
 from tests.report.made_runs import events, make_run, write_lines
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.files import read_object, read_samples, read_settings
-from ecgl_scale.report.turn import Turn, follow
 from ecgl_scale.tasks.metrics import PerformanceMatrix
+from ecgl_scale.watch.turn import Turn, follow
 
 Condition = Literal["running", "finished", "stopped", "killed", "unknown"]
 
