@@ -193,7 +193,7 @@ def run_job(job: Job) -> dict[str, Any]:
     """One run of the pipeline; its directory is not kept."""
     import torch
 
-    from ecgl_scale.pipeline.run import run
+    from ecgl_scale.session.run import run
 
     torch.set_num_threads(job.threads)
     out = job.work / f"run-{job.graph}-{job.row}-{job.setting}-{job.seed}"

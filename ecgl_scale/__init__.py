@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ecgl_scale._version import __version__
 
 if TYPE_CHECKING:
-    from ecgl_scale.pipeline.estimator import ECGL
+    from ecgl_scale.session.ecgl_model import ECGL
     from ecgl_scale.store.graph import GraphStore
     from ecgl_scale.tasks.stream import TaskStream
 
 __all__ = ["ECGL", "GraphStore", "TaskStream", "__version__"]
 
 _HOMES = {
-    "ECGL": "ecgl_scale.pipeline.estimator",
+    "ECGL": "ecgl_scale.session.ecgl_model",
     "GraphStore": "ecgl_scale.store.graph",
     "TaskStream": "ecgl_scale.tasks.stream",
 }

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ecgl_scale.pipeline.run import run as run_config
+from ecgl_scale.session.run import run as run_config
 from tests.cli_runner import run_cli
-from tests.pipeline.streams import config_of, draw_graph, write_store
 from tests.report.made_runs import make_run
+from tests.session.streams import config_of, draw_graph, write_store
 
 
 @pytest.fixture(scope="module")

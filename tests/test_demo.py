@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.streams import read_json
+from tests.session.streams import read_json
 
 ROOT = Path(__file__).parents[1]
 SLACK = 2.0

@@ -80,7 +80,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "torch": ("ecgl_scale/store/convert.py", "ecgl_scale/learn/", "ecgl_scale/infer/", "ecgl_scale/pipeline/"),
     "dask": (),
     "matplotlib": ("ecgl_scale/report/",),
-    "memray": ("ecgl_scale/pipeline/profile.py", "ecgl_scale/pipeline/profile_page.py"),
+    "memray": ("ecgl_scale/session/profile.py", "ecgl_scale/session/profile_page.py"),
     "jinja2": ("ecgl_scale/report/",),
     "markupsafe": ("ecgl_scale/report/page.py",),  # jinja2's own type for text that is escaped already
 }

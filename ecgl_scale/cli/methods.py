@@ -23,7 +23,7 @@ MIN_WIDTH = 100
 
 def methods(as_json: Json = False) -> None:
     """List the methods: what each keeps of old tasks, what an epoch costs, where it was published."""
-    from ecgl_scale.pipeline.methods import describe_methods
+    from ecgl_scale.session.methods import describe_methods
 
     found = [asdict(method) for method in describe_methods()]
     if as_json:

@@ -35,10 +35,10 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What each stage of a run will need, and about how long it takes; fails where it does not fit."""
-    from ecgl_scale.pipeline.estimate import with_times
-    from ecgl_scale.pipeline.plan import plan_run
-    from ecgl_scale.pipeline.remedy import require_fit
-    from ecgl_scale.pipeline.setup import open_store, task_stream
+    from ecgl_scale.session.plan.remedy import require_fit
+    from ecgl_scale.session.plan.run_plan import plan_run
+    from ecgl_scale.session.setup import open_store, task_stream
+    from ecgl_scale.session.time.estimate import with_times
 
     loaded = _load(config, overrides, memory)
     graph = open_store(loaded)
@@ -89,7 +89,7 @@ def run(
         return
     if out is None:
         raise typer.BadParameter("a run needs a directory", param_hint="--out")
-    from ecgl_scale.pipeline.run import run as run_config
+    from ecgl_scale.session.run import run as run_config
 
     loaded = _load(config, overrides, memory)
     with context.obj.progress() as sink:
@@ -132,7 +132,7 @@ def infer(
     as_json: Json = False,
 ) -> None:
     """Predict the class of every node of a store with a finished run's weights."""
-    from ecgl_scale.pipeline.infer import infer_store
+    from ecgl_scale.session.infer import infer_store
 
     with context.obj.progress() as sink:
         report = infer_store(run_directory, store, out, memory=memory, threads=threads, on_event=sink)
@@ -151,7 +151,7 @@ def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunC
 
 
 def _print_results(results: dict[str, Any], out: Path) -> None:
-    from ecgl_scale.pipeline.results import summary
+    from ecgl_scale.session.results import summary
 
     matrix = results["matrix"]
     print("accuracy (macro, %) after each task (row) on each task (column)")

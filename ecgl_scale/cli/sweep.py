@@ -49,7 +49,7 @@ def sweep(
 ) -> None:
     """Run every combination of a grid with every seed; stopped, the same command goes on."""
     from ecgl_scale.config.sweep import load_sweep, parse_jobs
-    from ecgl_scale.pipeline.sweep import run_sweep
+    from ecgl_scale.session.sweep.run_sweep import run_sweep
 
     given = [*(overrides or []), *([] if memory is None else [f"memory={memory}"])]
     loaded = load_sweep(config, grid=grid or (), seeds=seeds, overrides=given)

@@ -25,7 +25,7 @@ WARM_CHILDREN = [
     "ecgl_scale.cli.main",
     "ecgl_scale.store.graph",
     "ecgl_scale.store.sources.npz",
-    "ecgl_scale.pipeline.run",
+    "ecgl_scale.session.run",
     "zarr",
 ]
 """Loaded once in the fork server, which runs none of it and so has a single thread when it forks."""

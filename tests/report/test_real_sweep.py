@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cli_runner import run_cli
-from tests.pipeline.streams import read_json, write_config
 from tests.report.browser import needs_chromium, numbers, visit, watched
+from tests.session.streams import read_json, write_config
 
 ONE_RUN = "lambda-1_method-ecgl/seed-0"
 

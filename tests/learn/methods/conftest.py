@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.pipeline.store_fixtures import cache, one_thread, store
-from tests.pipeline.streams import Drawn, draw_graph
+from tests.session.store_fixtures import cache, one_thread, store
+from tests.session.streams import Drawn, draw_graph
 
 __all__ = ["cache", "drawn", "one_thread", "store"]
 

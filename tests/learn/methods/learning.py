@@ -11,10 +11,10 @@ import torch
 
 from ecgl_scale.base.events import ignore_events
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.pipeline.learner import Learner
-from ecgl_scale.pipeline.run import run
-from ecgl_scale.pipeline.setup import open_store, task_stream
-from tests.pipeline.streams import config_of
+from ecgl_scale.session.learner import Learner
+from ecgl_scale.session.run import run
+from ecgl_scale.session.setup import open_store, task_stream
+from tests.session.streams import config_of
 
 FEW = ("learn.epochs=4", "learn.hidden=[6]", "threads=1", "bank.budget=12")
 SETTINGS = [(setting, train_as) for setting in ("task-il", "class-il") for train_as in ("mlp", "gcn")]

@@ -18,7 +18,7 @@ from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import propagate_features
 from ecgl_scale.tasks.graphs import positions_of
 from tests.learn.methods.learning import begin, check_goes_on, check_whole_run, learn, new_learner, small_config
-from tests.pipeline.streams import Drawn
+from tests.session.streams import Drawn
 
 SMALL = ("cat.nodes=10", "cat.steps=40", "cat.hidden=[16]", "cat.lr=0.02")
 

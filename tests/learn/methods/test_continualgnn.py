@@ -11,7 +11,7 @@ import torch
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.methods.continualgnn import detect_old_nodes, fill_quotas, neighbour_importance
 from ecgl_scale.learn.methods.kept import weights_of_state
-from ecgl_scale.pipeline.run import run
+from ecgl_scale.session.run import run
 from tests.learn.methods.learning import (
     begin,
     check_goes_on,
@@ -21,7 +21,7 @@ from tests.learn.methods.learning import (
     new_learner,
     small_config,
 )
-from tests.pipeline.streams import Drawn
+from tests.session.streams import Drawn
 
 FEW = "continualgnn.memory_nodes=30"
 

@@ -14,7 +14,7 @@ from ecgl_scale.learn.methods import METHODS
 from ecgl_scale.learn.methods.dygrain import Distillation, Dygrain, influenced_nodes
 from ecgl_scale.learn.methods.kept import weights_of_state
 from tests.learn.methods.learning import begin, check_goes_on, check_whole_run, learn, new_learner, small_config
-from tests.pipeline.streams import Drawn, write_store
+from tests.session.streams import Drawn, write_store
 
 
 def test_it_says_that_it_is_a_reconstruction() -> None:

@@ -13,10 +13,10 @@ from ecgl_scale.config.schema import config_from_mapping, load_config
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.methods import create_method
 from ecgl_scale.learn.methods.base import Method
-from ecgl_scale.pipeline.run import run
+from ecgl_scale.session.run import run
 from tests.cli_runner import run_cli
 from tests.learn.methods.learning import check_goes_on, small_config
-from tests.pipeline.streams import read_json, write_config
+from tests.session.streams import read_json, write_config
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEMPLATE = "method_template:MyMethod"

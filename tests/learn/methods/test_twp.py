@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.pipeline.run import run
+from ecgl_scale.session.run import run
 from tests.learn.methods.learning import (
     SETTINGS,
     batch_loss,

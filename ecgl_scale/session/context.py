@@ -1,0 +1,189 @@
+"""A run as its method sees it: the rows, graphs and targets of the task that is being learned."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.base.events import EventSink
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.loss import Labelled, Segment, Targets, make_targets, target_fields
+from ecgl_scale.learn.message import GraphPropagation, GraphSegment
+from ecgl_scale.learn.message_blocks import BlockedGraphSegment, trains_in_blocks
+from ecgl_scale.learn.rows import RowCache
+from ecgl_scale.learn.spread import propagate_features
+from ecgl_scale.learn.train import AnySegment, Trainer, plan_training
+from ecgl_scale.session.predict import Predictor
+from ecgl_scale.session.setup import infer_settings, loss_settings
+from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.source import CsrBlock
+from ecgl_scale.tasks.graphs import positions_of
+from ecgl_scale.tasks.stream import Task, TaskStream
+
+Ids = NDArray[np.int64]
+
+
+class RunContext:
+    """What ``learn.methods.base.Context`` asks for."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        stream: TaskStream,
+        trainer: Trainer,
+        predictor: Predictor,
+        work: Path,
+        on_event: EventSink,
+    ) -> None:
+        self.config = config
+        self.stream = stream
+        self.trainer = trainer
+        self.task = stream[0]
+        self.bank = MemoryBank.empty(trainer.weights.num_features)
+        self.work = work
+        self.on_event = on_event
+        self._predictor = predictor
+
+    def parts(self, tasks: Sequence[Task]) -> list[Labelled]:
+        """Training rows and labels; several tasks share what memory is left by their number of rows."""
+        if self.config.learn.train_as == "gcn":
+            return [Labelled.of_task(task.index, self.stream.labels_of(task.train_ids)) for task in tasks]
+        total = sum(task.train_ids.size for task in tasks)
+        room = self._rows_bytes()
+        found = []
+        for task in tasks:
+            share = room * task.train_ids.size // max(total, 1)
+            rows = self._gather(task, task.train_ids, f"train-{task.index}", share)
+            found.append(Labelled.of_task(task.index, self.stream.labels_of(task.train_ids), rows))
+        return found
+
+    def replay(self) -> Labelled | None:
+        """The bank's rows of earlier tasks."""
+        bank = self.bank.for_tasks(range(self.task.index))
+        if not len(bank):
+            return None
+        rows = (
+            RowCache.from_csr(bank.rows, bank.num_features)
+            if isinstance(bank.rows, CsrBlock)
+            else RowCache.from_array(bank.dense_rows())
+        )
+        return Labelled(bank.label, bank.task, rows)
+
+    def targets(self, parts: Sequence[Labelled], replay: Labelled | None) -> list[Targets]:
+        """What their logits are compared with."""
+        return make_targets(
+            parts,
+            replay,
+            positions=[task.positions for task in self.stream.seen(self.task)],
+            num_classes=self.stream.num_classes,
+            settings=loss_settings(self.config),
+        )
+
+    def attach(
+        self, tasks: Sequence[Task], parts: Sequence[Labelled], replay: Labelled | None, targets: Sequence[Targets]
+    ) -> list[AnySegment]:
+        """Targets with their rows; bank rows have no edges, so they go through the MLP even beside graphs."""
+        segments: list[AnySegment] = []
+        for task, part, target in zip(tasks, parts, targets, strict=False):
+            if part.rows is None:
+                segments.append(self._graph_segment(task, target))
+            else:
+                segments.append(Segment(rows=part.rows, **target_fields(target)))
+        if replay is not None and replay.rows is not None and len(targets) > len(tasks):
+            segments.append(Segment(rows=replay.rows, **target_fields(targets[-1])))
+        return segments
+
+    def segments(self, tasks: Sequence[Task], replay: Labelled | None) -> list[AnySegment]:
+        """The plain loss of these tasks and the bank."""
+        parts = self.parts(tasks)
+        return self.attach(tasks, parts, replay, self.targets(parts, replay))
+
+    def graph(self, task: Task) -> tuple[GraphStore, Ids]:
+        """The graph a task is trained and ranked on, and the ids of its nodes."""
+        return self._predictor.training_graph(task)
+
+    def rows(self, task: Task, ids: Ids, name: str) -> RowCache:
+        """Feature rows of nodes of a task."""
+        return self._gather(task, ids, name, self._rows_bytes())
+
+    def bank_rows(self, task: Task, ids: Ids) -> Any:
+        """Feature rows as the bank keeps them."""
+        features = self._predictor.features_of(task)
+        local = positions_of(task.node_ids, ids)
+        return np.asarray(features[local], np.float32) if isinstance(features, np.ndarray) else features.rows(local)
+
+    def graph_rows(self, task: Task, *, memory_bytes: int | None = None) -> RowCache:
+        """Features of every node of the graph a task is trained on."""
+        graph, _ = self.graph(task)
+        return RowCache.gather(
+            graph.require_features(),
+            np.arange(graph.num_nodes),
+            memory_bytes=self._rows_bytes() if memory_bytes is None else memory_bytes,
+            directory=self._rows_directory(),
+            name=f"all-{task.index}",
+        )
+
+    def forget_rows(self) -> None:
+        """Remove the files of rows."""
+        shutil.rmtree(self.work / "rows", ignore_errors=True)
+
+    def _gather(self, task: Task, ids: Ids, name: str, memory_bytes: int) -> RowCache:
+        features = self._predictor.features_of(task)
+        local = positions_of(task.node_ids, ids)
+        is_propagated = isinstance(features, np.ndarray)
+        return RowCache.gather(
+            features,
+            local,
+            memory_bytes=memory_bytes,
+            directory=self._rows_directory(),
+            name=name,
+            identity="" if is_propagated else f"{self._predictor.own_name(task)} {name}",
+        )
+
+    def _graph_segment(self, task: Task, target: Targets) -> GraphSegment:
+        graph, nodes = self.graph(task)
+        config, learn = self.config, self.config.learn
+        norm = infer_settings(config).effective_norm  # as at inference: `sage` averages whatever `norm` says
+        weights = self.trainer.weights
+        in_blocks = trains_in_blocks(
+            graph.num_nodes,
+            weights.widths,
+            encoder=learn.encoder,
+            dropout=learn.dropout,
+            device=str(weights.device),
+            is_sparse=isinstance(graph.features, SparseFeatures),
+        )
+        fields: dict[str, Any] = {
+            "propagation": GraphPropagation(graph, norm, threads=config.threads, memory=config.memory),
+            "local": positions_of(nodes, task.train_ids),
+            "encoder": learn.encoder,
+            "bias_place": learn.bias_place,
+            **target_fields(target),
+        }
+        if not in_blocks:
+            return GraphSegment(rows=self.graph_rows(task), **fields)
+        path = self._rows_directory() / f"sent-{task.index}.f32"
+        everything = np.arange(graph.num_nodes)
+        sent = propagate_features(graph, everything, norm=norm, memory=config.memory, path=path, threads=config.threads)
+        # The rows themselves are hardly ever asked for, so they stay on disk.
+        return BlockedGraphSegment(rows=self.graph_rows(task, memory_bytes=0), sent=sent, **fields)
+
+    def _rows_directory(self) -> Path:
+        directory = self.work / "rows"
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
+    def _rows_bytes(self) -> int:
+        """Memory left for training rows besides what an epoch takes."""
+        weights = self.trainer.weights
+        epoch = plan_training(weights.widths, block_rows=self.config.learn.block_rows, rows_held=False)
+        room = MemoryBudget.of(self.config.memory).total_bytes - own_memory_bytes() - epoch.host_bytes
+        return max(room, 0)

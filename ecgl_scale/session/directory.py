@@ -1,0 +1,145 @@
+"""The directory of a run: whose it is, who may write to it, and what others read in it.
+
+config.yaml  plan.json  state.json  split.parquet  weights/  bank.arrow  results.json  metrics.parquet
+events.jsonl  memory.jsonl  run.log
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ecgl_scale.base.durable import storage_errors, write_atomically
+from ecgl_scale.base.events import Event, EventSink
+from ecgl_scale.base.lock import take_lock
+from ecgl_scale.base.output_file import refuse_inside_store
+from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, load_config
+from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.errors import InvalidInputError, StoreExistsError, UsageError
+from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
+from ecgl_scale.session.state import STATE_NAME, RunState
+
+CONFIG_NAME = "config.yaml"
+RESULTS_NAME = "results.json"
+RESULTS_KEYS = {"aa", "af", "matrix", "num_tasks", "stages"}
+"""Those that a run or sweep reads back."""
+LOCK_NAME = ".lock"
+WORK_NAME = "work"
+
+
+class RunDirectory:
+    """A run's directory, locked by this process from ``open`` to ``close``."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path, config: RunConfig, *, resume: bool) -> RunDirectory:
+        """Make a new directory, or take over one that the same config began; nothing of another run is touched."""
+        path = path.absolute()
+        refuse_inside_store(path)
+        check = partial(refuse_other_run, path, config) if resume else partial(_refuse_any_run, path)
+        with storage_errors(path):
+            check()
+            path.mkdir(parents=True, exist_ok=True)
+            directory = cls(path, take_lock(path / LOCK_NAME, target=path))
+            try:
+                check()  # again, as another process may have come and gone before the lock was ours
+                if not resume:
+                    write_atomically(path / CONFIG_NAME, config.to_yaml())
+            except BaseException:
+                directory.close()
+                raise
+        return directory
+
+    def remove_work(self) -> None:
+        """Remove what only a running run needs."""
+        shutil.rmtree(self.path / WORK_NAME, ignore_errors=True)
+
+    def write_plan(self, plan: MemoryPlan) -> None:
+        """``plan.json``: what each stage was to need."""
+        write_atomically(self.path / "plan.json", json.dumps(plan.as_json(), indent=1))
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        """``results.json``, the last file of a run."""
+        write_atomically(self.path / RESULTS_NAME, json.dumps(results, indent=1))
+
+    def close(self) -> None:
+        """Let others in."""
+        os.close(self._lock)
+
+
+def read_results(run: Path) -> dict[str, Any] | None:
+    """What a finished run wrote to ``results.json``; None where it cannot be read."""
+    try:
+        found = json.loads((run / RESULTS_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.keys() >= RESULTS_KEYS else None
+
+
+def _refuse_any_run(path: Path) -> None:
+    """A directory without a config is one whose run was killed before it began, or an empty one of the user's."""
+    own = {LOCK_NAME, f".{CONFIG_NAME}.partial"}
+    if path.exists() and (not path.is_dir() or any(entry.name not in own for entry in path.iterdir())):
+        raise StoreExistsError(
+            "the run directory already exists", where=path, fix="choose another --out, or pass --resume"
+        )
+
+
+def refuse_other_run(path: Path, config: RunConfig) -> None:
+    """Refuse a directory in which no run, or that of another config, was begun."""
+    state = RunState.read(path) if path.is_dir() else None
+    if state is None and not (path / CONFIG_NAME).exists():
+        raise UsageError("there is nothing to resume", where=path, fix="run without --resume")
+    if state is None and (path / WEIGHTS_DIRECTORY).exists():  # it is made after the first state
+        raise InvalidInputError(
+            "the state of the run is gone", where=path / STATE_NAME, fix="start the run anew in another directory"
+        )
+    known = load_config(path / CONFIG_NAME)
+    if (known.digest() if state is None else state.digest) != config.digest():
+        changed = ", ".join(sorted(_differences(known.to_mapping(), config.to_mapping()) - set(NOT_IN_DIGEST)))
+        raise UsageError(
+            f"the run directory belongs to another config; these keys differ: {changed}",
+            where=path,
+            fix=f"resume with its own config, {path / CONFIG_NAME}, or choose another --out",
+        )
+
+
+def _differences(known: dict[str, Any], given: dict[str, Any], prefix: str = "") -> set[str]:
+    changed: set[str] = set()
+    for name in known.keys() | given.keys():
+        old, new = known.get(name), given.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            changed |= _differences(old, new, f"{prefix}{name}.")
+        elif old != new:
+            changed.add(prefix + name)
+    return changed
+
+
+class EventLog:
+    """Appends every event to ``events.jsonl``, one JSON object a line, and passes it on."""
+
+    def __init__(self, path: Path, then: EventSink) -> None:
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._then = then
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Write it and pass it on."""
+        line = json.dumps({"time": round(time.time(), 3), "event": type(event).__name__, **asdict(event)})
+        with self._lock:
+            self._file.write(line + "\n")
+        self._then(event)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,241 @@
+"""The model of a run and what happens to it: trained on a task, asked to remember it, tested on any.
+
+It holds weights, optimizer and bank; everything else is on disk. What a method adds is in ``learn/methods``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ecgl_scale.base.events import EventSink
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.methods import method_of
+from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.learn.tensors import load_tensors, save_tensors
+from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
+from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
+from ecgl_scale.session.context import RunContext
+from ecgl_scale.session.directory import WORK_NAME
+from ecgl_scale.session.predict import Predictor
+from ecgl_scale.session.saved_model import save_model
+from ecgl_scale.session.setup import scaling_of
+from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.graphs import TaskGraphs
+from ecgl_scale.tasks.metrics import Accuracy, accuracy
+from ecgl_scale.tasks.stream import Task, TaskStream
+
+BANK_NAME = "bank.arrow"
+SMALL_EPOCH_FLOPS = 2e8
+
+
+class Learner:
+    """Weights, optimizer and bank of one run."""
+
+    def __init__(
+        self, config: RunConfig, graph: GraphStore, stream: TaskStream, directory: Path, on_event: EventSink
+    ) -> None:
+        self.config = config
+        self.stream = stream
+        self.directory = directory
+        self.method = method_of(config)
+        self._on_event = on_event
+        self._work = directory / WORK_NAME
+        self.scaling = scaling_of(graph, stream, config)
+        self.graphs = TaskGraphs(
+            graph,
+            stream,
+            config.cache or directory / "tasks",
+            self_loops=config.rank.self_loops,
+            scaling=self.scaling,
+            memory=config.memory,
+            threads=config.threads,
+            on_event=on_event,
+        )
+        learn = config.learn
+        self.trainer = Trainer(
+            self._new_weights(0, graph.num_features, by_columns=isinstance(graph.features, SparseFeatures)),
+            lr=learn.lr,
+            weight_decay=learn.weight_decay,
+            device=device_of(learn.device),
+            block_rows=learn.block_rows,
+            dropout=learn.dropout,
+            seed=config.seed,
+            batching=learn.batching,
+            batch_rows=learn.batch_rows,
+        )
+        self.predictor = Predictor(config, self.graphs, self._work, on_event)
+        self.context = RunContext(config, stream, self.trainer, self.predictor, self._work, on_event)
+        self._segments: list[AnySegment] = []
+        self._penalty: Penalty | None = None
+
+    @property
+    def bank(self) -> MemoryBank:
+        """What is remembered."""
+        return self.context.bank
+
+    @property
+    def weights(self) -> SharedWeights:
+        """The weights, shared by MLP and graph network."""
+        return self.trainer.weights
+
+    def _new_weights(self, task_index: int, num_features: int, *, by_columns: bool = False) -> SharedWeights:
+        learn = self.config.learn
+        seed = int(np.random.SeedSequence((self.config.seed, task_index)).generate_state(1)[0])
+        if learn.init == "kaiming" and task_index == 0:
+            seed = self.config.seed  # the public code's own weights for this seed, so that runs can be compared
+        return SharedWeights.create(
+            num_features,
+            learn.hidden,
+            self.stream.num_classes,
+            bias=learn.bias,
+            init=learn.init,
+            seed=seed,
+            by_columns=by_columns,
+        )
+
+    # --- going on after a stop
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Copies of weights and optimizer, for a checkpoint."""
+        return {name: tensor.detach().cpu().numpy() for name, tensor in self.trainer.state().items()}
+
+    def restore(self, tensors: dict[str, NDArray[Any]] | None, *, task_index: int, is_remembered: bool) -> None:
+        """Go on from a checkpoint, with the bank as it was before ``task_index``, or after where it is remembered."""
+        if tensors is not None:
+            self.trainer.load_state({name: torch.from_numpy(np.array(array)) for name, array in tensors.items()})
+        remembered = range(task_index + is_remembered)
+        if self._keeps_nodes and remembered:
+            path = self.directory / BANK_NAME
+            self.context.bank = MemoryBank.load(path).for_tasks(remembered)
+            if self.bank.tasks != list(remembered) or self.bank.num_features != self.weights.num_features:
+                raise InvalidInputError(
+                    f"the memory bank has nodes of the tasks {self.bank.tasks}, {self.bank.num_features} values each",
+                    where=path,
+                    expected=f"the tasks {list(remembered)}, {self.weights.num_features} values",
+                    fix="start the run anew in another directory",
+                )
+
+        if remembered and self._method_path(remembered[-1]).exists():
+            self.method.load_state(load_tensors(self._method_path(remembered[-1]))[0])
+
+    @property
+    def _keeps_nodes(self) -> bool:
+        return self.method.keeps_bank and self.config.bank.budget > 0
+
+    # --- training
+
+    def begin_task(self, task: Task, *, is_new: bool) -> None:
+        """Make everything ready for a task; ``is_new`` unless it goes on after a stop."""
+        if is_new:
+            self.trainer.forget_kept_weights()
+        if is_new and self.method.restarts:
+            self._restart(task)
+        if is_new and self.config.learn.optimizer == "reset":
+            self.trainer.reset_optimizer()
+        self.context.task = task
+        self.method.begin_task(self.context)
+        self._segments = self.method.segments(self.context)
+        self._penalty = self.method.penalty(self.context)
+
+    def _restart(self, task: Task) -> None:
+        """New weights in the same tensors; Adam's moments stay, as in the public code."""
+        fresh = self._new_weights(task.index, self.weights.num_features)
+        with torch.no_grad():
+            for parameter, value in zip(self.weights.parameters(), fresh.parameters(), strict=True):
+                parameter.copy_(value)
+
+    def train_epoch(self, task: Task, epoch: int) -> EpochResult:
+        """One epoch. Outputs are ranked as the last epoch has them, before its step, as in the public code."""
+        if epoch == self.config.learn.epochs - 1 and self.config.rank.features == "logits":
+            self.trainer.keep_weights()
+        with torch_threads(self._epoch_threads()):
+            return self.trainer.run_epoch(
+                self._segments,
+                task_index=task.index,
+                epoch=epoch,
+                penalty=self._penalty,
+                adjust=lambda: self.method.adjust(self.context),
+            )
+
+    def _epoch_threads(self) -> int:
+        """One thread for small work: handing it out, and waiting for each other, would take longer than doing it."""
+        weights = sum(fan_in * fan_out for fan_in, fan_out in pairwise(self.weights.widths))
+        flops = 6 * weights * max(segment.rows.num_rows for segment in self._segments)
+        return 1 if flops < SMALL_EPOCH_FLOPS else self.config.threads or available_cores()
+
+    def end_task(self) -> None:
+        """Let go of the task's rows."""
+        self._segments, self._penalty = [], None
+        self.method.end_epochs()
+        self._forget_rows()
+
+    def _forget_rows(self) -> None:
+        self.context.forget_rows()
+        self.trainer.forget_buffers()
+
+    # --- remembering
+
+    def remember(self, task: Task) -> None:
+        """What the method does after a task; done again after a kill it does the same."""
+        self.context.task = task
+        self.context.bank = self.context.bank.for_tasks(range(task.index))
+        with torch_threads(self.config.threads or available_cores()):
+            self.method.end_task(self.context)
+            self.context.bank = self.method.remember(self.context)
+        if self._keeps_nodes:
+            self.bank.save(self.directory / BANK_NAME)
+        state = self.method.state()
+        if state:
+            save_tensors(self._method_path(task.index), state, about={"method": self.method.name})
+            self._method_path(task.index - 2).unlink(missing_ok=True)
+        self.trainer.forget_kept_weights()
+        self._forget_rows()
+
+    def _method_path(self, task_index: int) -> Path:
+        return self.directory / WEIGHTS_DIRECTORY / f"method-{task_index}.safetensors"
+
+    # --- testing
+
+    def evaluate(self, *, after: Task, on: Task) -> Accuracy:
+        """Accuracy on the scored nodes of a task, with the weights as they are after another."""
+        ids = on.test_ids if self.config.tasks.score == "test" else on.valid_ids
+        allowed = on.positions if self.config.setting == "task-il" else self.stream.seen_positions(after)
+        logits = self.predictor.logits(self.weights, after=after, on=on, ids=ids)
+        predicted = allowed[logits[:, allowed].argmax(axis=1)]
+        return accuracy(predicted, self.stream.labels_of(ids), positions=on.positions)
+
+    def save_model(self) -> None:
+        """What ``ecgl infer`` needs: the weights, the class of each output, the scaling."""
+        directory = self.directory / WEIGHTS_DIRECTORY
+        directory.mkdir(exist_ok=True)
+        stream = self.stream
+        about = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
+        save_model(directory, self.weights, stream.classes, self.scaling, **about)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def device_of(name: str) -> str:
+    """The device that a config's ``auto`` stands for."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name

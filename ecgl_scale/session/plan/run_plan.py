@@ -1,0 +1,167 @@
+"""What a run will need, stage by stage, before it starts. Tasks follow each other, so the largest of each stage counts.
+
+extract    the task graphs, by the builder's own plan
+train      rows held (or a file of them) + an epoch over blocks of them, or the task graph; what the method does besides
+remember   what the method does at the end of the largest task: E-CGL the larger of its two rankings
+evaluate   message passing over the largest graph that is tested on
+
+Each on top of what is held all the time: Python and libraries, and from the first task on weights, bank and state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
+from ecgl_scale.infer.layerwise import plan_inference
+from ecgl_scale.infer.propagate import plan_propagated
+from ecgl_scale.session.learner import device_of
+from ecgl_scale.session.plan.sizes import RunSizes
+from ecgl_scale.session.plan.training import plan_all_graphs, plan_rows_of, plan_task_graph, task_sizes
+from ecgl_scale.session.predict import PREDICT_ROWS
+from ecgl_scale.session.setup import infer_settings, open_store, task_stream
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.graphs import TaskGraphs
+from ecgl_scale.tasks.stream import Task, TaskStream
+from ecgl_scale.units import MIB, format_bytes
+
+LIBRARY_BYTES = 80 * MIB
+"""What libraries take when they first work: kernels, threads, packing buffers. Measured 30 to 50 MiB where kernels come
+from numba's cache, 130 where they are compiled, of which the stages' own reserves cover the rest."""
+SCORE_BYTES = 12
+"""Of an output that is scored: as it is found, among the allowed columns, and compared."""
+
+
+def plan_config(config: RunConfig, on_event: EventSink = ignore_events) -> MemoryPlan:
+    """The plan of a config; opens its store and draws its tasks, and writes nothing."""
+    graph = open_store(config)
+    return plan_run(graph, task_stream(graph, config, on_event), config)
+
+
+def plan_run(graph: GraphStore, stream: TaskStream, config: RunConfig) -> MemoryPlan:
+    """The plan of a run."""
+    budget = MemoryBudget.of(config.memory)
+    sizes = RunSizes(graph, stream, config, graph.edges.in_degrees())
+    held = own_memory_bytes() - sizes.degrees.nbytes + LIBRARY_BYTES
+    kept = sizes.bank_bytes + sizes.state_bytes
+    room = max(budget.total_bytes - held - kept - sizes.weight_bytes - sizes.checkpoint_bytes, 0)
+    parts = _kept_parts(sizes)
+    stages = [
+        _with_kept(_extraction(sizes, room), kept + sizes.weight_bytes, parts),
+        _with_kept(_training(sizes, room), kept + sizes.checkpoint_bytes, parts),
+        _with_kept(_remembering(sizes, room), kept + sizes.weight_bytes, parts),
+        _with_kept(_evaluation(sizes, room), kept + sizes.weight_bytes, parts),
+    ]
+    if device_of(config.learn.device) == "cpu":  # there is no other memory
+        stages = [replace(stage, device_bytes=0) for stage in stages]
+    return MemoryPlan(tuple(stages), held, budget)
+
+
+def _kept_parts(sizes: RunSizes) -> str:
+    parts = {"bank": sizes.bank_bytes, "the method's state": sizes.state_bytes}
+    return "".join(f"; {name} {format_bytes(size)}" for name, size in parts.items() if size)
+
+
+def _with_kept(stage: StagePlan, kept_bytes: int, parts: str) -> StagePlan:
+    return replace(stage, host_bytes=stage.host_bytes + kept_bytes, formula=stage.formula + parts)
+
+
+def _memory(room_bytes: int) -> int:
+    """For plans that take off themselves what the process holds."""
+    return own_memory_bytes() + room_bytes
+
+
+def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
+    config = sizes.config
+    graphs = TaskGraphs(
+        sizes.graph,
+        sizes.stream,
+        Path("tasks"),
+        self_loops=config.rank.self_loops,
+        memory=_memory(room_bytes),
+        threads=config.threads,
+    )
+    scope = "seen" if _uses_seen(config) else "own"
+    return replace(graphs.plan(scope=scope, in_degrees=sizes.degrees), stage="extract")
+
+
+def _training(sizes: RunSizes, room_bytes: int) -> StagePlan:
+    method, learn, stream = sizes.method, sizes.config.learn, sizes.stream
+    plans: list[StagePlan] = []
+    if learn.train_as == "gcn":
+        plans += (
+            [plan_all_graphs(sizes, room_bytes)]
+            if method.keeps_tasks or method.keeps_graphs
+            else [plan_task_graph(sizes, task, room_bytes) for task in stream]
+        )
+    else:
+        counts = [task.train_ids.size for task in stream]
+        plans += [
+            plan_rows_of(sizes, int(rows), room_bytes) for rows in ([sum(counts)] if method.keeps_tasks else counts)
+        ]
+    for task in stream:
+        of_task = task_sizes(sizes, task, room_bytes)
+        needed = method.planned_work_bytes(sizes.config, of_task)
+        what = f"the method's work on {of_task.num_nodes:,} nodes"
+        plans.append(StagePlan("train", needed, what, setting="memory"))
+        if learn.num_hops:
+            plans.append(_propagation(sizes, task, room_bytes, seen=sizes.config.tasks.inter_task_edges))
+    return largest("train", plans)
+
+
+def _remembering(sizes: RunSizes, room_bytes: int) -> StagePlan:
+    plans = []
+    for task in sizes.stream:
+        plan = sizes.method.planned_end(sizes.config, task_sizes(sizes, task, room_bytes))
+        plans.append(replace(plan, written_bytes=plan.written_bytes + sizes.bank_bytes + sizes.state_bytes))
+    return largest("remember", plans)
+
+
+def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
+    config, plans = sizes.config, []
+    for task in sizes.stream:
+        scored = max(task.test_ids.size, task.valid_ids.size) * sizes.widths[-1] * SCORE_BYTES
+        if config.learn.num_hops:
+            plan = _propagation(sizes, task, room_bytes, seen=_uses_seen(config))
+            predicting = 4 * PREDICT_ROWS * (2 * sizes.widths[0] + 2 * sum(sizes.widths[1:]))
+            plan = replace(plan, host_bytes=max(plan.host_bytes, predicting))
+        else:
+            found = sizes.graph_of(task, seen=_uses_seen(config))
+            plan = plan_inference(
+                sizes.graph,
+                sizes.widths,
+                settings=infer_settings(config),
+                threads=config.threads,
+                memory=_memory(room_bytes),
+                num_nodes=found.num_nodes,
+                num_edges=found.num_edges,
+                made_dense=sizes.made_dense,
+            )
+        plans.append(replace(plan, host_bytes=plan.host_bytes + int(scored)))
+    return largest("evaluate", plans)
+
+
+def _propagation(sizes: RunSizes, task: Task, room_bytes: int, *, seen: bool) -> StagePlan:
+    """Features of a task passed along the edges; they are then in a file."""
+    found, config = sizes.graph_of(task, seen=seen), sizes.config
+    plan = plan_propagated(
+        sizes.graph,
+        config.learn.num_hops,
+        norm=config.infer.norm,
+        memory=_memory(room_bytes),
+        threads=config.threads,
+        num_nodes=found.num_nodes,
+        num_edges=found.num_edges,
+        made_dense=sizes.made_dense,
+    )
+    own = 4 * sizes.graph.num_features * int(task.node_ids.size) if seen else 0
+    formula = f"features passed along {config.learn.num_hops} edges: {plan.formula}"
+    return replace(plan, host_bytes=plan.host_bytes + own, formula=formula)
+
+
+def _uses_seen(config: RunConfig) -> bool:
+    return config.tasks.inter_task_edges or config.tasks.eval_scope == "seen"

@@ -1,0 +1,129 @@
+"""The part of a plan that is training: rows and an epoch, or the task graph, and what a method is told of a task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.learn.message import edge_bytes_of, held_graph_bytes, plan_propagation
+from ecgl_scale.learn.message_blocks import plan_blocks, trains_in_blocks
+from ecgl_scale.learn.methods.base import TaskSizes
+from ecgl_scale.learn.rows import plan_rows
+from ecgl_scale.learn.spread import plan_features
+from ecgl_scale.learn.train import plan_training
+from ecgl_scale.session.plan.sizes import RunSizes
+from ecgl_scale.tasks.stream import Task
+from ecgl_scale.units import format_bytes
+
+
+def plan_epoch(sizes: RunSizes, num_rows: int) -> StagePlan:
+    """An epoch over so many rows, besides the rows."""
+    learn = sizes.config.learn
+    return plan_training(
+        sizes.widths,
+        block_rows=learn.block_rows,
+        rows_held=False,
+        is_sparse=sizes.input_values(1) is not None,
+        dropout=learn.dropout,
+        num_rows=num_rows,
+    )
+
+
+def plan_rows_of(sizes: RunSizes, num_rows: int, room_bytes: int) -> StagePlan:
+    """Rows, held where they fit beside an epoch, and the epochs."""
+    epoch = plan_epoch(sizes, num_rows)
+    rows = plan_rows(
+        num_rows,
+        sizes.graph.num_features,
+        memory_bytes=max(room_bytes - epoch.host_bytes, 0),
+        num_values=sizes.input_values(num_rows),
+    )
+    return replace(
+        rows,
+        host_bytes=rows.host_bytes + epoch.host_bytes,
+        formula=f"{rows.formula}; {epoch.formula}",
+        device_bytes=epoch.device_bytes,
+        passes=sizes.config.learn.epochs,
+        blocks=epoch.blocks,
+        setting=epoch.setting,
+    )
+
+
+def plan_task_graph(sizes: RunSizes, task: Task, room_bytes: int) -> StagePlan:
+    """A task's graph in memory, and the epochs over it; the bank's rows go through the model beside it."""
+    learn, found = sizes.config.learn, sizes.graph_of(task, seen=sizes.config.tasks.inter_task_edges)
+    counts = {"num_nodes": found.num_nodes, "num_edges": found.num_edges}
+    if _in_blocks(sizes, found.num_nodes):
+        plan = plan_blocks(sizes.graph, sizes.widths, room_bytes=room_bytes, **counts)
+    else:
+        plan = plan_propagation(
+            sizes.graph, sizes.widths, dropout=learn.dropout, values_a_row=_row_values(sizes), **counts
+        )
+    beside = plan_epoch(sizes, sizes.bank_nodes).host_bytes if sizes.bank_nodes else sizes.weight_bytes
+    return replace(plan, host_bytes=plan.host_bytes + beside, passes=learn.epochs)
+
+
+def plan_all_graphs(sizes: RunSizes, room_bytes: int) -> StagePlan:
+    """The graphs of all tasks in memory, and the epochs over the largest."""
+    plans = [plan_task_graph(sizes, task, room_bytes) for task in sizes.stream]
+    held, largest_held = 0, 0
+    for task in sizes.stream:
+        found = sizes.graph_of(task, seen=sizes.config.tasks.inter_task_edges)
+        if _in_blocks(sizes, found.num_nodes):
+            own = edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges)
+            room = room_bytes - held - own
+            own += plan_features(found.num_nodes, found.num_nodes, sizes.widths[0], room_bytes=room).held_bytes
+        else:
+            own = held_graph_bytes(
+                sizes.graph, sizes.widths, found.num_nodes, found.num_edges, values_a_row=_row_values(sizes)
+            )
+        held, largest_held = held + own, max(largest_held, own)
+    worst = max(plans, key=lambda plan: plan.host_bytes)
+    return replace(
+        worst,
+        host_bytes=worst.host_bytes + held - largest_held,
+        formula=f"{format_bytes(held - largest_held)} of other tasks' graphs; {worst.formula}",
+    )
+
+
+def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
+    """What a method is told of a task."""
+    config = sizes.config
+    found = sizes.graph_of(task, seen=config.tasks.inter_task_edges)
+    num_rows = int(task.train_ids.size)
+    if config.learn.train_as == "gcn":
+        training = plan_task_graph(sizes, task, room_bytes)
+    else:
+        training = plan_rows_of(sizes, num_rows, room_bytes)
+    return TaskSizes(
+        num_nodes=found.num_nodes,
+        num_edges=found.num_edges,
+        edge_bytes=edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges),
+        num_rows=num_rows,
+        num_old_rows=sum(int(one.train_ids.size) for one in sizes.stream.seen(task)[:-1]),
+        widths=sizes.widths,
+        values_a_row=sizes.values_a_row,
+        is_propagated=config.learn.num_hops > 0,
+        epoch_bytes=plan_epoch(sizes, num_rows).host_bytes,
+        training_bytes=training.host_bytes,
+        room_bytes=room_bytes,
+    )
+
+
+def _row_values(sizes: RunSizes) -> float | None:
+    """Where sparse rows stay sparse in training; propagated before each layer they would be dense."""
+    return None if sizes.config.learn.encoder == "sgc" else sizes.values_a_row
+
+
+def _in_blocks(sizes: RunSizes, num_nodes: int) -> bool:
+    learn = sizes.config.learn
+    # `auto` is planned as the CPU: what a GPU needs is its own memory.
+    device = "cpu" if learn.device == "auto" else learn.device
+    return trains_in_blocks(
+        num_nodes,
+        sizes.widths,
+        encoder=learn.encoder,
+        dropout=learn.dropout,
+        device=device,
+        is_sparse=sizes.values_a_row is not None,
+    )

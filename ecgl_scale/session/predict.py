@@ -1,0 +1,147 @@
+"""Which graph, and which features of it, a task is trained, ranked and tested on; and the predictions themselves.
+
+                      trained and ranked on      tested on
+as the papers do      the task's own subgraph    each task's own subgraph
+inter_task_edges      all tasks so far           all tasks up to the tested one
+eval_scope: seen                                 all tasks so far
+features propagated   (the same, k hops)         the same: the MLP alone, on features passed along these graphs' edges
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.infer.layerwise import infer_logits
+from ecgl_scale.infer.matrix import make_matrix
+from ecgl_scale.infer.propagate import propagate_features
+from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.session.setup import infer_settings
+from ecgl_scale.store.features.dense import DenseFeatures
+from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.graphs import TaskGraphs, positions_of
+from ecgl_scale.tasks.stream import Task
+
+Matrix = NDArray[np.float32]
+PREDICT_ROWS = 1 << 14
+
+
+def _in_file(matrix: Matrix, path: Path) -> Matrix:
+    """The same numbers in a mapped file: every task's are wanted until the last, and memory is for the one at work."""
+    if isinstance(matrix, np.memmap):
+        return matrix
+    mapped = make_matrix(len(matrix), matrix.shape[1], path)
+    mapped[:] = matrix
+    return mapped
+
+
+class Predictor:
+    """Graphs, features and logits of tasks."""
+
+    def __init__(self, config: RunConfig, graphs: TaskGraphs, work: Path, on_event: EventSink = ignore_events) -> None:
+        self._config = config
+        self._graphs = graphs
+        self._work = work
+        self._on_event = on_event
+        self._propagated: dict[int, Matrix] = {}
+        self._of_all_seen: tuple[int, Matrix] | None = None
+
+    def prepare(self, task: Task) -> None:
+        """Extract the graphs of a task, unless an earlier run has."""
+        self._graphs.own(task)
+        if self._config.tasks.inter_task_edges or self._config.tasks.eval_scope == "seen":
+            self._graphs.seen(task)
+
+    def training_graph(self, task: Task) -> tuple[GraphStore, NDArray[np.int64]]:
+        """The graph a task is trained and ranked on, and the ids of its nodes."""
+        if self._config.tasks.inter_task_edges:
+            return self._graphs.seen(task), self._graphs.node_ids(task, scope="seen")
+        return self._graphs.own(task), task.node_ids
+
+    def own_name(self, task: Task) -> str:
+        """Tells the task's own graph, with its features, from all others."""
+        return self._graphs.own(task).path.name
+
+    def features_of(self, task: Task) -> DenseFeatures | SparseFeatures | Matrix:
+        """The model's input for the task's nodes, in ascending order of their ids."""
+        if self._config.learn.num_hops:
+            return self._propagated_features(task)
+        return self._graphs.own(task).require_features()
+
+    def _propagated_features(self, task: Task) -> Matrix:
+        if task.index not in self._propagated:
+            graph, nodes = self.training_graph(task)
+            own = positions_of(nodes, task.node_ids)
+            self._propagated[task.index] = self._propagate(graph, own, f"propagated-{task.index}")
+        return self._propagated[task.index]
+
+    def _features_of_all_seen(self, after: Task) -> Matrix:
+        """Of all nodes seen, passed along all edges among them; of one task at a time, as there are more every time."""
+        if self._of_all_seen is None or self._of_all_seen[0] != after.index:
+            self._of_all_seen = None
+            shutil.rmtree(self._work / f"propagated-seen-{after.index - 1}", ignore_errors=True)
+            graph = self._graphs.seen(after)
+            found = self._propagate(graph, np.arange(graph.num_nodes), f"propagated-seen-{after.index}")
+            self._of_all_seen = after.index, found
+        return self._of_all_seen[1]
+
+    def _propagate(self, graph: GraphStore, local: NDArray[np.int64], name: str) -> Matrix:
+        directory = self._work / name
+        directory.mkdir(parents=True, exist_ok=True)
+        found = propagate_features(
+            graph,
+            self._config.learn.num_hops,
+            norm=self._config.infer.norm,
+            memory=self._config.memory,
+            threads=self._config.threads,
+            work_directory=directory,
+            on_event=self._on_event,
+        )
+        found = found if local.size == len(found) else np.asarray(found[local], np.float32)
+        return _in_file(found, directory / "features.rows")
+
+    def logits(self, weights: SharedWeights, *, after: Task, on: Task, ids: NDArray[np.int64]) -> Matrix:
+        """Outputs for some nodes of the task ``on``, as the model is after the task ``after``."""
+        if self._config.learn.num_hops:
+            if self._config.tasks.eval_scope == "seen":
+                nodes = self._graphs.node_ids(after, scope="seen")
+                return self._mlp(weights, self._features_of_all_seen(after), positions_of(nodes, ids))
+            return self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
+        graph, nodes = self._test_graph(after, on)
+        directory = self._work / "infer"
+        directory.mkdir(parents=True, exist_ok=True)
+        result = infer_logits(
+            graph,
+            weights.arrays(),
+            settings=infer_settings(self._config),
+            memory=self._config.memory,
+            threads=self._config.threads,
+            work_directory=directory,
+            cuts_directory=self._graphs.directory,
+            on_event=self._on_event,
+        )
+        logits = np.array(result.logits[positions_of(nodes, ids)], np.float32)
+        del result
+        shutil.rmtree(directory, ignore_errors=True)
+        return logits
+
+    def _test_graph(self, after: Task, on: Task) -> tuple[GraphStore, NDArray[np.int64]]:
+        if self._config.tasks.eval_scope == "seen":
+            return self._graphs.seen(after), self._graphs.node_ids(after, scope="seen")
+        return self.training_graph(on)
+
+    @staticmethod
+    def _mlp(weights: SharedWeights, features: Matrix, local: NDArray[np.int64]) -> Matrix:
+        logits = np.empty((local.size, weights.num_classes), np.float32)
+        with torch.no_grad():
+            for start in range(0, local.size, PREDICT_ROWS):
+                rows = torch.from_numpy(np.asarray(features[local[start : start + PREDICT_ROWS]], np.float32))
+                logits[start : start + PREDICT_ROWS] = weights.mlp(rows.to(weights.device)).cpu().numpy()
+        return logits

@@ -1,0 +1,108 @@
+"""What a run leaves for people and for ``report``: results.json and metrics.parquet.
+
+AA = mean over j of M[T, j], the last row of the performance matrix; AF = mean over j < T of M[T, j] - M[j, j].
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ecgl_scale.base.durable import storage_errors
+from ecgl_scale.config.schema import RunConfig, changed_keys
+from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.session.state import RunState
+from ecgl_scale.tasks.metrics import PerformanceMatrix
+from ecgl_scale.tasks.stream import TaskStream
+
+PACKAGES = ("ecgl-scale", "torch", "dgl", "numpy", "numba", "pyarrow", "zarr")
+
+
+def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: MemoryPlan) -> dict[str, Any]:
+    """The content of ``results.json``; only ``stages`` differs between two runs of one config."""
+    macro, micro = (matrix_of(rows, len(stream)) for rows in (state.macro, state.micro))
+    planned = plan.planned_bytes
+    return {
+        "version": 1,
+        "aa": macro.average_accuracy(),
+        "af": _number(macro.average_forgetting()),
+        "matrix": macro.to_lists(),
+        "accuracy": "macro",
+        "aa_micro": micro.average_accuracy(),
+        "af_micro": _number(micro.average_forgetting()),
+        "matrix_micro": micro.to_lists(),
+        "aa_after_each_task": macro.average_accuracies(),
+        "af_after_each_task": [_number(value) for value in macro.average_forgettings()],
+        "num_epochs": sum(map(len, state.losses)),
+        "final_losses": [losses[-1] for losses in state.losses],
+        "method": config.method,
+        "preset": config.preset,
+        "setting": config.setting,
+        "score": config.tasks.score,
+        "seed": config.seed,
+        "split_hash": state.split_hash,
+        "store": str(config.store),
+        "store_id": state.store_id,
+        "config_digest": state.digest,
+        "changed": changed_keys(config),
+        "num_tasks": len(stream),
+        "tasks": [
+            {"name": task.name, "classes": list(task.classes), "num_nodes": int(task.node_ids.size)} for task in stream
+        ],
+        "dropped_classes": [asdict(gone) for gone in stream.dropped],
+        "stages": {
+            name: {**asdict(record), "planned_bytes": planned.get(name, 0)} for name, record in state.stages.items()
+        },
+        "versions": _versions(),
+    }
+
+
+def summary(results: dict[str, Any]) -> str:
+    """``AA 94.1, AF -6.3``."""
+    return f"AA {results['aa']:.1f}, AF {'-' if results['af'] is None else format(results['af'], '.1f')}"
+
+
+def matrix_of(rows: tuple[tuple[float, ...], ...], num_tasks: int) -> PerformanceMatrix:
+    """The performance matrix of the rows that are there."""
+    matrix = PerformanceMatrix.empty(num_tasks)
+    for task, row in enumerate(rows):
+        matrix.set_row(task, row)
+    return matrix
+
+
+def write_metrics(path: Path, state: RunState) -> None:
+    """One row a measured value: losses by task and epoch, accuracies by task and tested task."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = ("kind", "task", "epoch", "tested", "value")
+    rows: list[tuple[str, int, int | None, int | None, float]] = []
+    for task, losses in enumerate(state.losses):
+        rows += [("loss", task, epoch, None, loss) for epoch, loss in enumerate(losses)]
+    for kind, matrix in (("macro", state.macro), ("micro", state.micro)):
+        for task, row in enumerate(matrix):
+            rows += [(kind, task, None, tested, value) for tested, value in enumerate(row)]
+    types = (pa.string(), pa.int64(), pa.int64(), pa.int64(), pa.float64())
+    columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(types)]
+    with storage_errors(path):
+        partial = path.with_name(f".{path.name}.partial")
+        pq.write_table(pa.table(dict(zip(names, columns, strict=True))), partial)
+        partial.replace(path)
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found

@@ -1,0 +1,212 @@
+"""``ecgl run``: take a store through a whole stream of tasks.
+
+    for each task:  train on its rows and the bank  ->  rank its nodes and remember some  ->  test on every task so far
+
+Every step ends with a state on disk, and training, ranking and inference keep their own place within a step, so a run
+that is killed goes on where it was, and ends with the same results.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ecgl_scale.base.events import (
+    EpochFinished,
+    Event,
+    EventSink,
+    RunStopped,
+    StageStarted,
+    TaskFinished,
+    TaskStarted,
+    ignore_events,
+)
+from ecgl_scale.base.memory import PeakSampler
+from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.errors import StopRequestedError, UsageError
+from ecgl_scale.session.checkpoint import Checkpoints
+from ecgl_scale.session.clock import StageClock
+from ecgl_scale.session.directory import EventLog, RunDirectory, read_results
+from ecgl_scale.session.learner import Learner
+from ecgl_scale.session.plan.remedy import require_fit
+from ecgl_scale.session.plan.run_plan import plan_run
+from ecgl_scale.session.profile import draw_profile, require_memray, tracked
+from ecgl_scale.session.results import make_results, summary, write_metrics
+from ecgl_scale.session.run_log import LOG_NAME, RunLog
+from ecgl_scale.session.setup import open_store, store_id, task_stream
+from ecgl_scale.session.state import RunState
+from ecgl_scale.session.time.estimate import is_long, with_times
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import Task, TaskStream
+
+
+def run(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    memray: bool = False,
+    on_event: EventSink = ignore_events,
+) -> dict[str, Any]:
+    """Run a config into the directory ``out``; returns what ``results.json`` holds.
+
+    With ``memray``, native allocations are recorded there too.
+
+    Raises
+    ------
+    UsageError
+        The config does not go with the store, or ``out`` with the config or the store; nothing has been written.
+    DoesNotFitError
+        A stage needs more than the budget; nothing has been written.
+    """
+    if memray:
+        require_memray()
+    graph = open_store(config)
+    early: list[Event] = []
+    stream = task_stream(graph, config, _both(early.append, on_event))
+    plan = plan_run(graph, stream, config)
+    require_fit(plan, graph, stream, config)
+    if is_long(plan, graph, stream, config):
+        plan = with_times(plan, graph, stream, config)
+    directory = RunDirectory.open(out, config, resume=resume)
+    try:
+        begun = RunState(config.digest(), store_id(graph), stream.split_hash)
+        state = RunState.read(directory.path) or begun
+        _refuse_other_store(state, begun, directory.path)
+        results = read_results(directory.path) if state.is_finished else None
+        if results is None:
+            with RunLog(directory.path / LOG_NAME, on_event) as log:
+                log.begin(config, state, plan)
+                for event in early:
+                    log.hear(event)
+                with tracked(directory.path) if memray else nullcontext():
+                    results = _run_from(state, config, graph, stream, plan, directory, log)
+                if memray:
+                    draw_profile(directory.path, log)
+                log.say(f"finished: {summary(results)}")
+        directory.remove_work()
+        return results
+    finally:
+        directory.close()
+
+
+def _both(first: EventSink, second: EventSink) -> EventSink:
+    def tell(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return tell
+
+
+def _refuse_other_store(state: RunState, begun: RunState, path: Path) -> None:
+    """A store that was ingested anew under its old name has other nodes, or others in the same places."""
+    if (state.store_id, state.split_hash) != (begun.store_id, begun.split_hash):
+        what = "store" if state.store_id != begun.store_id else "split"
+        raise UsageError(
+            f"the run was begun with another {what}: the one that the config names has changed since",
+            where=path,
+            expected=f"store {state.store_id}, split {state.split_hash[:12]}",
+            fix="choose another --out for the new one",
+        )
+
+
+def _run_from(
+    state: RunState,
+    config: RunConfig,
+    graph: GraphStore,
+    stream: TaskStream,
+    plan: MemoryPlan,
+    directory: RunDirectory,
+    on_event: EventSink,
+) -> dict[str, Any]:
+    """All that is still to do, up to the results."""
+    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, on_event)
+    log = EventLog(directory.path / "events.jsonl", timeline)
+    reason = "finished"
+    try:
+        directory.write_plan(plan)
+        stream.save(directory.path / "split.parquet")
+        state.write(directory.path)
+        with timeline, PeakSampler() as sampler:
+            clock = StageClock(state.stages, sampler, log, plan.planned_bytes)
+            learner = Learner(config, graph, stream, directory.path, log)
+            state = _learn_tasks(learner, stream, state, clock, Checkpoints(directory.path), log)
+        results = make_results(config, stream, replace(state, stages=clock.records), plan)
+        write_metrics(directory.path / "metrics.parquet", state)
+        learner.save_model()
+        directory.write_results(results)
+        replace(state, is_finished=True).write(directory.path)
+        return results
+    except StopRequestedError as stopped:  # what a signal's handler advises is for commands without --resume
+        reason = stopped.what
+        fix = "go on with the same command and --resume"
+        raise StopRequestedError(stopped.what, where=directory.path, fix=fix) from None
+    except BaseException as error:
+        reason = "stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        log(RunStopped(reason))
+        log.close()
+
+
+def _learn_tasks(
+    learner: Learner, stream: TaskStream, state: RunState, clock: StageClock, checkpoints: Checkpoints, log: EventSink
+) -> RunState:
+    try:
+        learner.restore(checkpoints.load(state), task_index=state.task, is_remembered=state.step == "evaluate")
+        for task in list(stream)[state.task :]:
+            log(TaskStarted(task.index, len(stream)))
+            with clock.stage("extract"):
+                learner.predictor.prepare(task)
+            if state.step == "train":
+                with clock.stage("train"):
+                    state = _train(learner, task, state, checkpoints, log)
+                state = replace(state, step="remember", stages=clock.records)
+                state = checkpoints.save(state, learner.tensors())
+            if state.step == "remember":
+                with clock.stage("remember"):
+                    learner.remember(task)
+                state = replace(state, step="evaluate", stages=clock.records)
+                state.write(learner.directory)
+            with clock.stage("evaluate"):
+                state = _evaluate(learner, stream, task, state)
+            log(TaskFinished(task.index, len(stream), state.macro[-1]))
+            state = replace(state, task=task.index + 1, step="train", epoch=0, stages=clock.records)
+            state.write(learner.directory)
+    finally:
+        checkpoints.close()
+    return state
+
+
+def _train(learner: Learner, task: Task, state: RunState, checkpoints: Checkpoints, log: EventSink) -> RunState:
+    """The epochs of a task that are still to do."""
+    name, epochs = f"train task {task.index}", learner.config.learn.epochs
+    losses = list(state.losses[task.index]) if len(state.losses) > task.index else []
+    learner.begin_task(task, is_new=state.epoch == 0)
+    log(StageStarted(name, epochs, "epochs"))
+    for epoch in range(state.epoch, epochs):
+        finished = learner.train_epoch(task, epoch)
+        losses = [*losses[:epoch], finished.loss]
+        log(EpochFinished(task.index, epoch, finished.loss, finished.seconds))
+        state = replace(state, epoch=epoch + 1, losses=(*state.losses[: task.index], tuple(losses)))
+        checkpoints.offer(state, learner.tensors)
+    checkpoints.wait()
+    learner.end_task()
+    return state
+
+
+def _evaluate(learner: Learner, stream: TaskStream, task: Task, state: RunState) -> RunState:
+    """Fill the row of the performance matrix; what a killed run had filled in is kept."""
+    done = len(state.macro) == task.index + 1
+    macro = state.macro[-1] if done else ()
+    micro = state.micro[-1] if done else ()
+    for tested in stream.seen(task)[len(macro) :]:
+        accuracy = learner.evaluate(after=task, on=tested)
+        macro, micro = (*macro, accuracy.macro), (*micro, accuracy.micro)
+        state = replace(state, macro=(*state.macro[: task.index], macro), micro=(*state.micro[: task.index], micro))
+        state.write(learner.directory)
+    return state

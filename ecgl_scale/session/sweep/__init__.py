@@ -1,0 +1,1 @@
+"""Many runs of one config: a grid of settings, several seeds, one directory, resumable."""

@@ -1,0 +1,217 @@
+"""How long a run will take: an estimate, from its amounts of work and a quick measurement of this machine.
+
+extract    every edge of the store looked at for every task, the task's own sorted and written, with their features
+train      epochs x (4 operations a row and first weight, 6 a later one; the hidden layers; a step of the optimizer);
+           as gcn the hidden and output columns along every edge, there and back: messages of the features stay as they
+           are and are sent once, before the first layer where that is the narrow side
+remember   sweeps over the edges, 2 operations a node and pair of columns, all columns along every edge
+evaluate   after every task, each so far: 2 operations a node and weight, the narrow side of a layer along every edge
+
+Edges of tasks are counted in a sample. What is read again and again comes from the page cache where it fits there. What
+a method adds to its epochs (``ecgl methods``), and what an earlier run has left in the cache, is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+from ecgl_scale.base.memory import MemoryBudget
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.plan import MemoryPlan, StagePlan
+from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.learn.message_blocks import trains_in_blocks
+from ecgl_scale.learn.methods import method_of
+from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
+from ecgl_scale.session.time.machine import TYPICAL, MachineRates, measure_machine, num_weights
+from ecgl_scale.session.time.task_edges import count_task_edges
+from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import TaskStream
+
+LONG_SECONDS = 60.0
+"""A run that takes this long on any machine is worth measuring this one before it starts."""
+
+# Measured by bench/plan_time.py. In edges that are swept in the cache, as ``MachineRates`` counts them:
+SWEEP_COST = 3.0
+"""An edge that is swept from memory."""
+SEND_COST = 3.0
+"""An edge along which anything is sent; the numbers are counted apart."""
+SCAN_COST, SORT_COST = 14.0, 50.0
+"""An edge that is looked at, and one that goes into a task's graph."""
+PAIR_COST = 16.0
+"""Two values of a sparse row, in the attribute vector: each pair has a place of its own in memory."""
+COPY_COST = 0.3
+"""A number that is read from the page cache."""
+
+# In operations of the best matrix products:
+OPERATION_COST = 1.1
+"""An operation of an epoch."""
+TEST_COST = 1.5
+"""An operation of a test, which has our own kernels."""
+SPARSE_COST = 4.0
+"""An operation of an epoch where features are sparse."""
+HIDDEN_COST, GRAPH_HIDDEN_COST = 180.0, 1300.0
+"""A hidden value in an epoch: it is written and read several times; by autograd, in fresh memory every time."""
+WEIGHT_COST = 250.0
+"""A weight in a step of the optimizer."""
+
+SWEEP_SHARE = 0.4
+"""Of the sweeps that are enough for any graph; those of bench/README.md take so many."""
+EPOCH_SECONDS, TEST_SECONDS, STEP_SECONDS = 0.001, 0.015, 0.05
+"""What an epoch, a test on a task, or any other step takes if there is nothing to do."""
+
+
+def with_times(plan: MemoryPlan, graph: GraphStore, stream: TaskStream, config: RunConfig) -> MemoryPlan:
+    """The plan with the seconds of every stage, on this machine, which is measured for about a second."""
+    widths = [graph.num_features, *config.learn.hidden, stream.num_classes]
+    num_nodes = max(int(task.node_ids.size) for task in stream)
+    rates = measure_machine(graph.path.parent, widths, config, num_nodes=num_nodes)
+    return estimate(plan, graph, stream, config, rates)
+
+
+def is_long(plan: MemoryPlan, graph: GraphStore, stream: TaskStream, config: RunConfig) -> bool:
+    """Whether a run takes so long that measuring the machine first does not matter."""
+    return (estimate(plan, graph, stream, config, TYPICAL).seconds or 0.0) > LONG_SECONDS
+
+
+def estimate(
+    plan: MemoryPlan, graph: GraphStore, stream: TaskStream, config: RunConfig, rates: MachineRates
+) -> MemoryPlan:
+    """The plan with the seconds of every stage, on a machine that does so much in a second."""
+    work = _Work(graph, stream, config, rates)
+    stages = (replace(stage, seconds=work.seconds(stage)) for stage in plan.stages)
+    return replace(plan, stages=tuple(stages))
+
+
+class _Work:
+    def __init__(self, graph: GraphStore, stream: TaskStream, config: RunConfig, rates: MachineRates) -> None:
+        self._config = config
+        self._rates = rates
+        self._store_edges = graph.num_edges
+        section = graph.manifest.features
+        becomes_dense = config.learn.scale == "standard" or config.learn.num_hops > 0
+        self._is_sparse = isinstance(graph.features, SparseFeatures) and not becomes_dense
+        self._columns = section.num_values / graph.num_nodes if section and self._is_sparse else graph.num_features
+        self._num_features = graph.num_features
+        self._outputs = [*config.learn.hidden, stream.num_classes]
+        edges = count_task_edges(graph, stream)
+        own, seen = [int(task.node_ids.size) for task in stream], config.tasks.inter_task_edges
+        self._own_nodes, self._rows = own, [int(task.train_ids.size) for task in stream]
+        self._seen_nodes, self._seen_edges = list(accumulate(own)), edges.seen
+        self._nodes, self._edges = (self._seen_nodes, edges.seen) if seen else (own, edges.own)
+        self._method = method_of(config)
+        self._is_cached = 2 * graph.manifest.total_bytes < MemoryBudget.of(None).total_bytes
+
+    def seconds(self, stage: StagePlan) -> float:
+        how = {
+            "extract": self._extract,
+            "train": self._train,
+            "remember": self._remember,
+            "evaluate": self._evaluate,
+        }
+        return how[stage.stage](stage)
+
+    def _extract(self, stage: StagePlan) -> float:
+        cost = SCAN_COST * len(self._nodes) * self._store_edges + SORT_COST * sum(self._edges)
+        again = len(self._nodes) if self._is_cached else 1
+        total = cost / self._rates.edges + self._disk(stage.read_bytes / again, stage.written_bytes)
+        return total + len(self._nodes) * STEP_SECONDS
+
+    def _train(self, stage: StagePlan) -> float:
+        learn, is_held = self._config.learn, not stage.written_bytes
+        total = self._disk(0.0, stage.written_bytes)
+        weights = self._num_features * self._outputs[0] + num_weights(self._outputs)
+        for number, (own, bank) in enumerate(self._epoch_rows()):
+            values = self._values(self._columns * (own + bank))
+            steps = 1 if learn.batching == "full" else -(-(own + bank) // learn.batch_rows)
+            epoch = EPOCH_SECONDS + steps * self._operations(WEIGHT_COST * weights)
+            epoch += self._products(bank) + (0.0 if is_held else values)
+            if learn.train_as == "gcn":
+                epoch += self._graph_products(own) + 2 * self._messages(self._edges[number], is_first=False)
+                total += self._messages(self._edges[number])
+            else:
+                epoch += self._products(own)
+            total += values + learn.epochs * epoch + STEP_SECONDS
+        return total
+
+    def _graph_products(self, num_nodes: int) -> float:
+        """Seconds of an epoch's products of a graph: by autograd, or in blocks, whose hidden layer is made twice."""
+        learn = self._config.learn
+        widths, device = [self._num_features, *self._outputs], device_of(learn.device)
+        in_blocks = trains_in_blocks(
+            num_nodes,
+            widths,
+            encoder=learn.encoder,
+            dropout=learn.dropout,
+            device=device,
+            is_sparse=self._is_sparse,
+        )
+        if in_blocks:
+            return self._products(num_nodes, first=6.0)
+        return self._products(num_nodes, hidden=GRAPH_HIDDEN_COST)
+
+    def _products(self, num_rows: int, *, first: float = 4.0, hidden: float = HIDDEN_COST) -> float:
+        """Seconds of an epoch's rows through all layers and back."""
+        cost = first * self._columns * self._outputs[0] * (SPARSE_COST if self._is_sparse else OPERATION_COST)
+        cost += 6.0 * OPERATION_COST * num_weights(self._outputs) + hidden * sum(self._config.learn.hidden)
+        return self._operations(num_rows * cost)
+
+    def _epoch_rows(self) -> Iterator[tuple[int, int]]:
+        """Rows of an epoch of each task, or of earlier tasks too, and those of the bank."""
+        rows = self._nodes if self._config.learn.train_as == "gcn" else self._rows
+        budget, bank = self._config.bank.budget if self._method.keeps_bank else 0, 0
+        for own, candidates in zip(accumulate(rows) if self._method.keeps_tasks else rows, self._rows, strict=True):
+            yield own, bank
+            bank += min(budget, candidates)
+
+    def _remember(self, stage: StagePlan) -> float:
+        total = self._disk(0.0, stage.written_bytes) + EPOCH_SECONDS
+        if not stage.read_bytes:  # nothing is ranked
+            return total
+        total += len(self._nodes) * STEP_SECONDS
+        nodes, edges = sum(self._nodes), sum(self._edges)
+        sweeps = SWEEP_SHARE * stage.passes / len(self._nodes)
+        total += edges * sweeps * SWEEP_COST / self._rates.edges + self._send(edges, self._columns)
+        pairs = nodes * self._columns**2
+        total += pairs * PAIR_COST / self._rates.edges if self._is_sparse else self._operations(2.0 * pairs)
+        return total + self._values(3 * self._columns * nodes)  # twice for attributes, once for diversity
+
+    def _evaluate(self, stage: StagePlan) -> float:
+        tasks, total = self._config.tasks, self._disk(0.0, stage.written_bytes)
+        weights = self._columns * self._outputs[0] + num_weights(self._outputs)
+        sees_all = tasks.eval_scope == "seen"
+        for after in range(len(self._nodes)):
+            for on in range(after + 1):
+                nodes = self._seen_nodes[after] if sees_all else self._nodes[on]
+                edges = self._seen_edges[after] if sees_all else self._edges[on]
+                total += self._operations(2.0 * TEST_COST * nodes * weights) + self._messages(edges)
+                total += self._values(self._columns * nodes) + TEST_SECONDS
+        return total
+
+    def _operations(self, count: float) -> float:
+        """Seconds; small work has one thread, see ``Learner``."""
+        threads = self._config.threads or available_cores()
+        return count * (threads if count < SMALL_EPOCH_FLOPS else 1) / self._rates.operations
+
+    def _messages(self, num_edges: int, *, is_first: bool = True) -> float:
+        """Seconds to send the narrow side of every layer along the edges; sparse features are multiplied first.
+
+        Without ``is_first`` those are left out that are the same in every epoch: of the features themselves.
+        """
+        of_features = not self._is_sparse and self._num_features < self._outputs[0]
+        first = self._num_features if of_features else self._outputs[0]
+        columns = [first, *(min(pair) for pair in pairwise(self._outputs))]
+        return sum(self._send(num_edges, width) for width in columns[0 if is_first or not of_features else 1 :])
+
+    def _send(self, num_edges: int, columns: float) -> float:
+        return num_edges * (SEND_COST / self._rates.edges + columns / self._rates.messages)
+
+    def _values(self, count: float) -> float:
+        """Seconds to read features of task graphs, which have just been written."""
+        value_bytes = 8 if self._is_sparse else 4
+        return count * COPY_COST / self._rates.edges if self._is_cached else self._disk(count * value_bytes)
+
+    def _disk(self, read_bytes: float, written_bytes: float = 0.0) -> float:
+        return read_bytes / self._rates.read_bytes + written_bytes / self._rates.written_bytes
