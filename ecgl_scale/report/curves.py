@@ -20,7 +20,8 @@ from ecgl_scale.report.picture import (
     only_rows,
     whole_ticks,
 )
-from ecgl_scale.report.runs import Group, Spread, common_seeds, left_out, shown_method
+from ecgl_scale.report.runs import Group, common_seeds, left_out, shown_method
+from ecgl_scale.tasks.measures import Spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.files import Sample, read_object, read_samples, read_settings
+from ecgl_scale.tasks.measures import Spread, seconds_per_epoch, seconds_per_test
 
 NEEDED = ("aa", "af", "matrix", "method", "preset", "setting", "seed", "stages")
 
@@ -40,22 +41,6 @@ ABLATIONS: dict[tuple[str, Any], str] = {
 def shown_method(method: str) -> str:
     """A method's name, and that it is a reconstruction where it is one."""
     return f"{method} (reconstruction)" if method in RECONSTRUCTIONS else method
-
-
-def seconds_per_epoch(results: Mapping[str, Any], planned_epochs: int | None) -> float | None:
-    """Seconds of the stage ``train``, all tasks together, by epochs run: what a user waits for an epoch.
-
-    That is what the paper's table has: the wall time of a task by its epochs, so whatever comes between epochs counts.
-    Results that do not name their epochs have run all that were planned.
-    """
-    stage, num_epochs = results["stages"].get("train"), results.get("num_epochs", planned_epochs)
-    return float(stage["seconds"]) / num_epochs if stage and num_epochs else None
-
-
-def seconds_per_test(results: Mapping[str, Any], num_tasks: int) -> float | None:
-    """Seconds of the stage ``evaluate`` by tests: after task t the tasks 1 to t are tested, so T (T + 1) / 2 in all."""
-    stage = results["stages"].get("evaluate")
-    return float(stage["seconds"]) / (num_tasks * (num_tasks + 1) / 2) if stage else None
 
 
 @dataclass(frozen=True)
@@ -132,23 +117,6 @@ class FinishedRun:
     def samples(self) -> list[Sample]:
         """``memory.jsonl``."""
         return read_samples(self.path / "memory.jsonl")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and population standard deviation over seeds, as the papers report."""
-
-    mean: float
-    deviation: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """None where there is no value."""
-        return cls(statistics.fmean(values), statistics.pstdev(values), len(values)) if values else None
-
-    def __str__(self) -> str:
-        return f"{self.mean:.1f}" + (f" ± {self.deviation:.1f}" if self.count > 1 else "")
 
 
 @dataclass(frozen=True)

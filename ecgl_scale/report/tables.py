@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ecgl_scale.report.runs import Spread
+from ecgl_scale.tasks.measures import Spread
 from ecgl_scale.units import format_bytes, format_seconds
 
 NONE = "\N{EN DASH}"

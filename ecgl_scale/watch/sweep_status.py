@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.files import read_object
-from ecgl_scale.report.runs import Spread
+from ecgl_scale.tasks.measures import Spread
 from ecgl_scale.watch.status import RunWatcher, Status, holds_lock
 
 RECORD_NAME = "sweep.json"

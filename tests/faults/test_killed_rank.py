@@ -41,7 +41,7 @@ def undisturbed(store: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def _save_every_sweep(after_sweep_seconds: float) -> None:
     """In a child: save each sweep, and leave time to be killed between any two."""
-    from ecgl_scale.select import journal, pagerank
+    from ecgl_scale.rank import journal, pagerank
 
     journal.SAVE_EVERY_SECONDS = 0.0
     finish = pagerank._State.finish
@@ -157,7 +157,7 @@ def test_a_ranking_of_another_store_or_setting_does_not_go_on_from_it(store: Pat
 def test_a_full_disk_at_the_end_leaves_the_old_file_and_the_journal(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    from ecgl_scale.select import journal, scores
+    from ecgl_scale.rank import journal, scores
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

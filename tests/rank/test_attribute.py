@@ -16,11 +16,11 @@ from bench import attribute as bench_attribute
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, UsageError
+from ecgl_scale.rank import attribute_dense, attribute_sparse
 from ecgl_scale.rank.attribute import attribute_vector, exact_error_bound
 from ecgl_scale.rank.attribute_sparse import SparsePasses, cut_triangle
 from ecgl_scale.rank.pagerank import rank_importance
 from ecgl_scale.rank.topk import top_nodes
-from ecgl_scale.select import attribute_dense, attribute_sparse
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.features import dense_write
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from ecgl_scale.base.events import Note
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, UsageError
+from ecgl_scale.rank import choose, journal
 from ecgl_scale.rank.attribute import attribute_vector
 from ecgl_scale.rank.choose import ChooseSettings, choose_nodes, unite
 from ecgl_scale.rank.choose_plan import CHOICE_BYTES, plan_choose
 from ecgl_scale.rank.diversity import rank_diversity
 from ecgl_scale.rank.pagerank import PageRankSettings, rank_importance
 from ecgl_scale.rank.topk import BLOCK_BYTES, PLACE_BYTES
-from ecgl_scale.select import choose, journal
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, InvalidInputError, UsageError
+from ecgl_scale.rank import diversity, journal
 from ecgl_scale.rank.columns import SPARSE_ROW_BYTES, SPARSE_SCRATCH_BYTES, DenseColumns, SparseColumns
 from ecgl_scale.rank.diversity import rank_diversity
-from ecgl_scale.select import diversity, journal
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.features.dense import DenseFeatures

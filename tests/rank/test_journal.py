@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ecgl_scale.errors import EcglError
+from ecgl_scale.rank import journal as journal_module
 from ecgl_scale.rank.journal import NAME, NoJournal, RankJournal
 from ecgl_scale.rank.pagerank import PageRankSettings, rank_importance
-from ecgl_scale.select import journal as journal_module
 from ecgl_scale.store.graph import GraphStore
 from tests.store.graphs import random_edges
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale.errors import EcglError, InvalidInputError, StorageError
+from ecgl_scale.rank import scores as scores_module
 from ecgl_scale.rank.scores import read_scores, write_scores
-from ecgl_scale.select import scores as scores_module
 
 RANDOM = np.random.default_rng(0)
 BOTH = {"importance": RANDOM.random(1000), "diversity": RANDOM.random(1000)}

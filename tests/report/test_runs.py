@@ -11,8 +11,9 @@ from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.compare import ablation_table, accuracy_tables, summary_table, time_table
 from ecgl_scale.report.content import gather
 from ecgl_scale.report.curves import learning_picture, sensitivity_pictures
-from ecgl_scale.report.runs import FinishedRun, Group, Spread, group_runs, seconds_per_epoch
+from ecgl_scale.report.runs import FinishedRun, Group, group_runs
 from ecgl_scale.report.tables import NONE, Table
+from ecgl_scale.tasks.measures import Spread, seconds_per_epoch
 from tests.report.made_runs import make_comparison, make_run
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ecgl_scale.pipeline import profile, profile_page
+from ecgl_scale.session import profile, profile_page
 from ecgl_scale.session.run_log import LOG_NAME
 from tests.cli_runner import run_cli
 from tests.faults.running import start_child

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.config.sweep import Combination, Sweep, shown_value
-from ecgl_scale.report.runs import Spread, seconds_per_epoch, seconds_per_test
 from ecgl_scale.session.directory import read_results
+from ecgl_scale.tasks.measures import Spread, seconds_per_epoch, seconds_per_test
 
 RECORD_NAME = "sweep.json"
 TABLE_NAME = "sweep.csv"
