@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.learn import scaling as module
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.features.sparse import to_dense
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.store.sources.arrays import array_source
+from ecgl_scale.tasks import scaling as module
 from ecgl_scale.tasks.scaling import KINDS, Scaling, fit_standard
 
 ROW_KINDS = ["row_sum", "row_l2"]

@@ -1,0 +1,70 @@
+"""Who does the work: the face that every executor shows to a stage.
+
+    with resources.executor.open(work, resources) as workers:
+        for block, record in workers.run(blocks, given): ...
+
+``open`` makes the work ready on every worker once; ``run`` may follow many times, as sweeps do. Records come in the
+order of the blocks, whoever was done first. ``run_blocks`` is the two in one for stages with a single round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.work import Json, Work
+
+if TYPE_CHECKING:
+    from ecgl_scale.engine.journal import RecordJournal
+    from ecgl_scale.engine.resources import Resources
+
+Record = TypeVar("Record")
+Record_co = TypeVar("Record_co", covariant=True)
+
+
+class Workers(Protocol[Record_co]):
+    """Workers that have opened a work."""
+
+    def run(self, blocks: Sequence[Block], given: Json = None) -> Iterator[tuple[Block, Record_co]]:
+        """Run the work on each block, and give the records in the order of ``blocks``; the first error ends it.
+
+        ``given`` is what all blocks of this round are told: the number of a sweep, columns.
+        """
+        ...
+
+
+class Executor(Protocol):
+    """Opens works on its workers."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether workers see the memory of the process that asks: if not, rows travel in files."""
+        ...
+
+    def open(self, work: Work[Any, Record], resources: Resources) -> AbstractContextManager[Workers[Record]]:
+        """Workers with this work open, until the end of the ``with``."""
+        ...
+
+
+def run_blocks(
+    work: Work[Any, Record],
+    blocks: Sequence[Block],
+    resources: Resources,
+    journal: RecordJournal[Record] | None = None,
+    given: Json = None,
+) -> Iterator[tuple[Block, Record]]:
+    """Run a work on all blocks; records in block order, those a journal has without running anything."""
+    finished = {} if journal is None else journal.load()
+    left = [block for block in blocks if block.index not in finished]
+    with resources.executor.open(work, resources) as workers:
+        running = workers.run(left, given) if left else iter(())
+        for block in blocks:
+            if block.index in finished:
+                yield block, finished[block.index]
+                continue
+            done, record = next(running)
+            if journal is not None:
+                journal.add(done, record)
+            yield done, record

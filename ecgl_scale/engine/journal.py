@@ -1,0 +1,184 @@
+"""What is finished, on disk and sealed, so that a killed job goes on where it was: one journal for every stage.
+
+A note is a small JSON file, replaced atomically, with an identity (which store, which settings, which version) and a
+crc32c over all of it: a flipped digit would end a ranking too early. What is too large for a note goes to a file of
+its own first, which the note then names with its crc32c: two such files take turns, so that a kill at any moment leaves
+one that is whole. Notes come at most once in ``every_seconds``: a kill costs that much time, and a job that is
+shorter writes nothing. A note of another identity, or a damaged one, counts as none.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.base.durable import DurableWriter, crc32c_of, storage_errors, write_atomically
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.record import PackedRecord, pack_record, unpack_record
+from ecgl_scale.engine.work import Json
+
+EVERY_SECONDS = 1.0
+NOTE_NAME = "journal.json"
+Record = TypeVar("Record")
+
+
+def check_of(entry: dict[str, Any]) -> int:
+    """The seal of an entry: crc32c of its JSON with sorted keys."""
+    return crc32c_of(json.dumps(entry, sort_keys=True).encode())
+
+
+def write_sealed(path: Path, entry: dict[str, Any]) -> None:
+    """Write an entry with its seal, whole or not at all."""
+    entry = json.loads(json.dumps(entry))  # as it will be read: keys are text, tuples are lists
+    write_atomically(path, json.dumps(entry | {"check": check_of(entry)}, indent=1) + "\n")
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """An entry as it was written.
+
+    Raises
+    ------
+    OSError
+        It is not there, or cannot be read.
+    ValueError
+        It is not as it was written.
+    """
+    entry = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(entry, dict) or entry.pop("check", None) != check_of(entry):
+        raise ValueError("it differs from what was written")
+    return entry
+
+
+class Journal:
+    """Notes of one job in ``directory``; ``identity`` says which."""
+
+    def __init__(self, directory: Path, identity: Json, *, every_seconds: float | None = None) -> None:
+        self.directory = directory
+        self._identity = json.loads(json.dumps(identity))
+        self._every_seconds = EVERY_SECONDS if every_seconds is None else every_seconds
+        self._saved_at = time.monotonic()
+
+    def load(self) -> dict[str, Any] | None:
+        """The last note of this very job; None where there is none, or it is damaged."""
+        try:
+            entry = read_sealed(self.directory / NOTE_NAME)
+        except (OSError, ValueError):
+            return None
+        if entry.pop("identity", None) != self._identity:
+            return None
+        return entry
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough time has passed since the last note."""
+        return time.monotonic() - self._saved_at >= self._every_seconds
+
+    def save(self, entry: dict[str, Any]) -> None:
+        """Replace the note. The directory is made with the first one: a job that is refused leaves nothing behind."""
+        self._saved_at = time.monotonic()
+        with storage_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+        write_sealed(self.directory / NOTE_NAME, {**entry, "identity": self._identity})
+
+    def clear(self) -> None:
+        """Forget the note."""
+        with storage_errors(self.directory):
+            (self.directory / NOTE_NAME).unlink(missing_ok=True)
+
+
+class VectorJournal:
+    """A journal of rounds, each of which ends with a vector: sweeps of PageRank, columns of diversity.
+
+    Saving runs beside the next round; ``wait`` before the vector changes.
+    """
+
+    def __init__(self, directory: Path, identity: Json) -> None:
+        self._journal = Journal(directory, identity)
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._pending: Future[None] | None = None
+        self._turn = 0
+
+    def load(self, num_values: int) -> tuple[NDArray[np.float64], dict[str, Any]] | None:
+        """The vector and what was noted with it; None where there is none, or one of them is damaged."""
+        entry = self._journal.load()
+        if entry is None:
+            return None
+        try:
+            name, crc32c = entry["file"], entry["crc32c"]
+            content = (self._journal.directory / name).read_bytes()
+        except (OSError, LookupError, TypeError):
+            return None
+        if len(content) != num_values * 8 or crc32c_of(content) != crc32c:
+            return None
+        self._turn = int(name == "vector-1")  # the next one goes to the other file
+        return np.frombuffer(content, np.float64), entry
+
+    def save(self, vector: NDArray[np.float64], entry: dict[str, Any]) -> None:
+        """Begin to keep a round, where one is due; ``vector`` may not change until ``wait``."""
+        if self._journal.is_due:
+            self._pending = self._background.submit(self._write, vector, entry)
+
+    def _write(self, vector: NDArray[np.float64], entry: dict[str, Any]) -> None:
+        self._turn = 1 - self._turn
+        name = f"vector-{self._turn}"
+        path = self._journal.directory / name
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+        with DurableWriter(path) as writer:
+            writer.write(vector)
+            written = writer.finish()
+        self._journal.save({**entry, "file": name, "crc32c": written.crc32c})
+
+    def wait(self) -> None:
+        """Wait until what was begun is durable; raises what went wrong there."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        """End the background thread; what is being saved is finished first."""
+        self._background.shutdown(wait=True)
+
+
+class RecordJournal(Generic[Record]):
+    """Records of finished blocks, so that ``run_blocks`` runs none of them again."""
+
+    def __init__(self, directory: Path, identity: Json, kind: type[Any]) -> None:
+        self._journal = Journal(directory, identity)
+        self._kind = kind
+        self._texts: dict[int, str] = {}
+
+    def load(self) -> dict[int, Record]:
+        """Records by the index of their block."""
+        entry = self._journal.load()
+        try:
+            found = {} if entry is None else {int(index): text for index, text in entry["records"].items()}
+            records = {index: unpack_record(self._kind, PackedRecord(text, {})) for index, text in found.items()}
+        except (LookupError, ValueError, TypeError, AttributeError):
+            return {}
+        self._texts = found
+        return records
+
+    def add(self, block: Block, record: Record) -> None:
+        """Note a finished block; records with arrays keep those in files of their own, and cannot be noted."""
+        packed = pack_record(record)
+        if packed.arrays:
+            raise TypeError(f"a record of block {block.index} holds arrays: {sorted(packed.arrays)}")
+        self._texts[block.index] = packed.text
+        if self._journal.is_due:
+            self.save()
+
+    def save(self) -> None:
+        """Write all that is noted so far."""
+        self._journal.save({"records": self._texts})
+
+    def clear(self) -> None:
+        """The stage is done: forget its records."""
+        self._journal.clear()

@@ -1,0 +1,97 @@
+"""The executor of one machine: threads of this process, a bound on what is in flight, records in order.
+
+The work is used as it is, with the arrays it holds: nothing is described, copied or written that one process does not
+need. Threads are kept from round to round: on a small graph, starting them would take longer than a sweep.
+Memory: a scratch for each thread, and at most one finished record more than threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import LifoQueue
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.work import Json, Work
+
+if TYPE_CHECKING:
+    from ecgl_scale.engine.resources import Resources
+
+Record = TypeVar("Record")
+
+
+class LocalExecutor:
+    """Runs blocks in as many threads as the resources have."""
+
+    shares_memory = True
+
+    @contextmanager
+    def open(self, work: Work[Any, Record], resources: Resources) -> Iterator[LocalWorkers[Record]]:
+        """Threads that share this very work."""
+        workers = LocalWorkers(work, 1 if work.uses_all_threads else resources.threads)
+        try:
+            yield workers
+        finally:
+            workers.close()
+            work.close()
+
+
+class LocalWorkers(Generic[Record]):
+    """Threads, and a scratch for each."""
+
+    def __init__(self, work: Work[Any, Record], threads: int) -> None:
+        self._work = work
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._scratches: LifoQueue[Any] = LifoQueue()
+        self._num_scratches = 0
+        self._lock = threading.Lock()
+
+    def run(self, blocks: Sequence[Block], given: Json = None) -> Iterator[tuple[Block, Record]]:
+        """At most as many blocks as threads are worked on and one more is waiting; the first error stops it."""
+        if self._threads == 1 or len(blocks) == 1:
+            for block in blocks:
+                yield block, self._run_one(block, given)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._work.name)
+        pending: deque[tuple[Block, Future[Record]]] = deque()
+        try:
+            for block in blocks:
+                pending.append((block, self._pool.submit(self._run_one, block, given)))
+                if len(pending) > self._threads:
+                    done, future = pending.popleft()
+                    yield done, future.result()
+            while pending:
+                done, future = pending.popleft()
+                yield done, future.result()
+        finally:
+            # Nobody may be at work any more when the caller goes on, or lets go of what the work uses.
+            for _, future in pending:
+                future.cancel()
+            for _, future in pending:
+                if not future.cancelled():
+                    future.exception()
+
+    def _run_one(self, block: Block, given: Json) -> Record:
+        scratch = self._take_scratch()
+        try:
+            return self._work.run(block, given, scratch)
+        finally:
+            self._scratches.put(scratch)
+
+    def _take_scratch(self) -> Any:
+        """One that is free: the last used, as its memory is most likely in cache. At most as many as threads."""
+        with self._lock:
+            is_new = self._scratches.empty() and self._num_scratches < self._threads
+            self._num_scratches += is_new
+        return self._work.scratch() if is_new else self._scratches.get()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)

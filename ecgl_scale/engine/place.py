@@ -1,0 +1,162 @@
+"""Where the rows go that blocks make: memory of this process, or files that every worker sees.
+
+In memory a place is an array. In files it is one file for each run of rows that is written at once: a worker writes a
+whole file under another name, makes it durable and renames it, so nobody ever writes into a file that another has
+open, and a block that is done twice leaves the same bytes. (One large file that all write into by position would need
+a file system that keeps parts of a page apart; NFS does not.) A file ends with the crc32c of its rows, which is
+compared when they are read. Which files there are follows from the cuts, so nobody looks for names.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.base.durable import aligned_bytes, crc32c_of, fsync_directory, storage_errors
+from ecgl_scale.engine.work import Json
+from ecgl_scale.errors import CorruptStoreError, EcglError
+
+if TYPE_CHECKING:
+    from ecgl_scale.engine.resources import Resources
+
+CRC_BYTES = 4
+
+
+class Place(Protocol):
+    """Rows of all blocks: ``[num_rows]`` or ``[num_rows, width]``."""
+
+    def write(self, start: int, rows: NDArray[Any]) -> None:
+        """Put rows in their place, from row ``start`` on."""
+        ...
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows ``start`` up to ``stop``: a view, or a copy where they are in files."""
+        ...
+
+    def describe(self) -> Json:
+        """So that ``open_place`` finds it in another process."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class HeldPlace:
+    """Rows in memory."""
+
+    rows: NDArray[Any]
+
+    def write(self, start: int, rows: NDArray[Any]) -> None:
+        """Copy the rows, unless they are there already."""
+        target = self.rows[start : start + len(rows)]
+        if not np.shares_memory(target, rows):
+            target[:] = rows
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """A view."""
+        return self.rows[start:stop]
+
+    def describe(self) -> Json:
+        """Memory cannot be described: an executor that shares none is never given it."""
+        raise EcglError("rows in memory cannot be sent to another process")
+
+
+@dataclass(frozen=True)
+class FilePlace:
+    """Rows in a directory, a file for each run of rows from one cut to the next."""
+
+    directory: Path
+    cuts: tuple[int, ...]
+    """Where files begin, and the number of rows."""
+    dtype: str
+    width: int | None = None
+
+    def write(self, start: int, rows: NDArray[Any]) -> None:
+        """Write whole files; ``start`` and the end of ``rows`` are cuts."""
+        first = self.cuts.index(start)
+        while start - self.cuts[first] < len(rows) and first < len(self.cuts) - 1:
+            stop = self.cuts[first + 1]
+            if stop > start + len(rows):
+                break
+            self._write_file(self.cuts[first], np.ascontiguousarray(rows[self.cuts[first] - start : stop - start]))
+            first += 1
+            if stop == start + len(rows):
+                return
+        raise EcglError(f"rows {start} to {start + len(rows)} do not end where files do", where=self.directory)
+
+    def _write_file(self, first: int, rows: NDArray[Any]) -> None:
+        path = self._path(first)
+        partial = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.partial")
+        content = rows.astype(self.dtype, copy=False)
+        with storage_errors(path, needed_bytes=content.nbytes):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                file.write(content.data)
+                file.write(crc32c_of(content).to_bytes(CRC_BYTES, "little"))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            fsync_directory(self.directory)
+
+    def _path(self, first: int) -> Path:
+        return self.directory / f"{first}.rows"
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """A copy, compared with what was written. Memory: the rows, and one file."""
+        shape = (stop - start,) if self.width is None else (stop - start, self.width)
+        dtype = np.dtype(self.dtype)
+        out = aligned_bytes(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
+        index = bisect_right(self.cuts, start) - 1
+        while start < stop and index < len(self.cuts) - 1:
+            first, last = self.cuts[index], min(self.cuts[index + 1], stop)
+            rows = self._read_file(index)
+            out[start - (stop - len(out)) : last - (stop - len(out))] = rows[start - first : last - first]
+            start, index = last, index + 1
+        return out
+
+    def _read_file(self, index: int) -> NDArray[Any]:
+        path = self._path(self.cuts[index])
+        with storage_errors(path):
+            content = path.read_bytes()
+        num_rows = self.cuts[index + 1] - self.cuts[index]
+        expected = num_rows * np.dtype(self.dtype).itemsize * (1 if self.width is None else self.width)
+        crc = int.from_bytes(content[expected:], "little")
+        if len(content) != expected + CRC_BYTES or crc32c_of(content[:expected]) != crc:
+            raise CorruptStoreError("rows of a block are not as they were written", where=path)
+        rows = np.frombuffer(content, self.dtype, count=expected // np.dtype(self.dtype).itemsize)
+        return rows if self.width is None else rows.reshape(num_rows, self.width)
+
+    def describe(self) -> Json:
+        """Directory, cuts and type."""
+        return {"directory": str(self.directory), "cuts": list(self.cuts), "dtype": self.dtype, "width": self.width}
+
+
+def open_place(description: Json) -> FilePlace:
+    """A place in files that another process has described."""
+    return FilePlace(
+        Path(description["directory"]), tuple(description["cuts"]), description["dtype"], description["width"]
+    )
+
+
+def make_place(
+    resources: Resources, name: str, cuts: Sequence[int], dtype: str, width: int | None = None
+) -> HeldPlace | FilePlace:
+    """Rows from ``cuts[0] = 0`` to ``cuts[-1]``: in memory where the executor shares it, else in files.
+
+    Memory: the rows, or nothing. In files ``name`` is a directory below the resources' own.
+    """
+    num_rows = cuts[-1]
+    if resources.executor.shares_memory:
+        shape = (num_rows,) if width is None else (num_rows, width)
+        kind = np.dtype(dtype)
+        memory = aligned_bytes(int(np.prod(shape)) * kind.itemsize)
+        return HeldPlace(memory.view(kind).reshape(shape))
+    if resources.work is None:
+        raise EcglError(f"{name} has no directory that all workers see", expected="resources with a working directory")
+    return FilePlace(resources.work / name, tuple(cuts), dtype, width)
