@@ -1,4 +1,4 @@
-"""Work as data: the same records and rows from threads, from a worker that knows only a description, and after failures."""
+"""Work as data: the same rows from threads, from a worker that has only a description, and after failures."""
 
 from __future__ import annotations
 
