@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.events import ignore_events
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
@@ -55,7 +55,7 @@ class GraphStore:
         manifest = Manifest.read(path)
         check_files(path, manifest)
         if manifest.total_bytes <= READ_WHOLE_BELOW_BYTES:
-            check_bytes(path, manifest, on_event=ignore_events, threads=1)
+            check_bytes(path, manifest, threads=1)
         return cls(path, manifest)
 
     @classmethod
@@ -78,7 +78,7 @@ class GraphStore:
         """
         source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns)
         keep_all = BuildOptions(keep_duplicates=True, self_loops="keep")
-        build_store(source, Path(path), options=options or keep_all, memory=memory, overwrite=overwrite)
+        build_store(source, Path(path), Resources.of(memory), options=options or keep_all, overwrite=overwrite)
         return cls.open(path)
 
     @classmethod

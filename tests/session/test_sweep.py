@@ -28,6 +28,7 @@ from ecgl_scale.session.sweep.run_sweep import error_in
 from ecgl_scale.session.sweep.sweep_plan import Schedule, make_schedule
 from ecgl_scale.store.graph import GraphStore
 from tests.cli_runner import Result, run_cli
+from tests.resources import at
 from tests.session.streams import config_of, draw_graph, read_json, without_clocks, write_config, write_store
 
 FAKE = [sys.executable, str(Path(__file__).with_name("fake_run.py"))]
@@ -328,6 +329,6 @@ def test_a_run_waits_for_another_that_extracts_the_same_graph(
         return extract(*arguments, **settings)
 
     monkeypatch.setattr(task_graph, "extract_graph", locked_twice)
-    graphs = task_graph.TaskGraphs(graph, tasks, tmp_path, on_event=events.append)
+    graphs = task_graph.TaskGraphs(graph, tasks, tmp_path, at(on_event=events.append))
     assert graphs.own(tasks[0]).num_nodes == tasks[0].node_ids.size
     assert sum("waiting for another run" in getattr(event, "text", "") for event in events) == 1

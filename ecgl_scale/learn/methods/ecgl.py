@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
@@ -45,12 +44,10 @@ class Ecgl(Method):
             graph,
             positions_of(nodes, task.train_ids),
             labels,
+            context.resources,
             settings=choose_settings(context.config, task.index),
             rank_features=outputs,
-            memory=context.config.memory,
-            threads=context.config.threads,
             journal_directory=journal,
-            on_event=context.on_event,
         )
         ids = nodes[chosen.local]
         rows = context.bank_rows(task, ids)
@@ -71,8 +68,8 @@ class Ecgl(Method):
             num_edges=sizes.num_edges,
             num_values=None if sizes.values_a_row is None else int(sizes.values_a_row * num_nodes) + 1,
             rank_columns=sizes.widths[-1] if by_outputs else None,
-            memory=own_memory_bytes() + sizes.room_bytes,
-            threads=config.threads,
+            room_bytes=sizes.room_bytes,
+            threads=sizes.threads,
         )
         if not by_outputs:
             return ranking

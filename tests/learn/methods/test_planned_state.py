@@ -10,9 +10,9 @@ import pytest
 
 from ecgl_scale.learn.methods import METHODS, create_method
 from ecgl_scale.learn.methods.base import TaskSizes
-from ecgl_scale.session.plan.run_plan import plan_config
 from ecgl_scale.units import format_bytes
 from tests.learn.methods.learning import learn, new_learner, small_config
+from tests.session.streams import plan_config
 
 OVERRIDES = {
     "gem": ("gem.memory_nodes=9",),
@@ -32,6 +32,7 @@ LARGE = TaskSizes(
     is_propagated=False,
     epoch_bytes=70 << 20,
     training_bytes=400 << 20,
+    threads=2,
     room_bytes=4 << 30,
 )
 
