@@ -42,7 +42,7 @@ def propagate_features(
     program = _program(features.width, hops)
     identity = {
         "kind": "propagated features",
-        "store": [record.crc32c for record in graph.manifest.files.values()],
+        "store": graph.identity,
         "hops": hops,
         "norm": norm,
         "scaling": describe_scaling(scaling),

@@ -167,7 +167,7 @@ class _Ranker:
             # The vector stands for its features and gamma: it is the same bits whenever they are the same.
             identity = {
                 "kind": "importance",
-                "store": [record.crc32c for record in graph.manifest.files.values()],
+                "store": graph.identity,
                 "settings": asdict(pagerank) | {"tol": None, "max_iter": None},
                 "reset": None if reset is None else crc32c_of(reset),
             }

@@ -167,7 +167,7 @@ class _Ranker:
         start = None if request.start is None else read_scores(request.start, "importance", graph.num_nodes)
         give_back_freed()
         identity = {
-            "store": [record.crc32c for record in graph.manifest.files.values()],
+            "store": graph.identity,
             "settings": asdict(request.pagerank) | {"tol": None, "max_iter": None},
             "gamma": request.gamma,
             "use_features": request.use_features,

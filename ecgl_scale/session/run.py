@@ -38,7 +38,7 @@ from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.profile import draw_profile, require_memray, tracked
 from ecgl_scale.session.results import make_results, summary, write_metrics
 from ecgl_scale.session.run_log import LOG_NAME, RunLog
-from ecgl_scale.session.setup import open_store, resources_of, store_id, task_stream
+from ecgl_scale.session.setup import open_store, resources_of, task_stream
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.time.estimate import is_long, with_times
 from ecgl_scale.store.graph import GraphStore
@@ -76,7 +76,7 @@ def run(
         plan = with_times(plan, graph, stream, config, resources)
     directory = RunDirectory.open(out, config, resume=resume)
     try:
-        begun = RunState(config.digest(), store_id(graph), stream.split_hash)
+        begun = RunState(config.digest(), graph.short_identity, stream.split_hash)
         state = RunState.read(directory.path) or begun
         _refuse_other_store(state, begun, directory.path)
         results = read_results(directory.path) if state.is_finished else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.config.schema import RunConfig
@@ -42,12 +41,6 @@ def open_store(config: RunConfig) -> GraphStore:
             fix="set infer.partitions=auto",
         )
     return graph
-
-
-def store_id(graph: GraphStore) -> str:
-    """Tells stores apart by what is in them, wherever they are."""
-    crcs = [f"{name}:{record.crc32c}" for name, record in sorted(graph.manifest.files.items())]
-    return f"{crc32c_of(' '.join(crcs).encode()):08x}"
 
 
 def task_stream(graph: GraphStore, config: RunConfig, on_event: EventSink = ignore_events) -> TaskStream:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.build import build_store
@@ -106,6 +110,23 @@ class GraphStore:
             columns=arrays["columns"],
             **settings,
         )
+
+    @cached_property
+    def identity(self) -> str:
+        """A name for what is in the store, wherever it is: journals, caches and workers tell stores apart by it.
+
+        It is the sha256 of names, sizes and checksums of all files, and of what the manifest says of the edges.
+        """
+        files = {name: [record.size_bytes, record.crc32c] for name, record in sorted(self.manifest.files.items())}
+        edges = self.manifest.edges
+        facts = [files, self.num_nodes, edges.symmetrised, edges.keeps_duplicates, edges.self_loops]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    @cached_property
+    def short_identity(self) -> str:
+        """Eight digits for people, as ``results.json`` has them."""
+        crcs = [f"{name}:{record.crc32c}" for name, record in sorted(self.manifest.files.items())]
+        return f"{crc32c_of(' '.join(crcs).encode()):08x}"
 
     @property
     def num_nodes(self) -> int:

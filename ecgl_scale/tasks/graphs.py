@@ -33,7 +33,7 @@ from ecgl_scale.tasks.subset import Subset
 
 STAGE = "extract task graph"
 WAIT_SECONDS = 0.2
-KEY_VERSION = 1
+KEY_VERSION = 2
 """Part of every key: a change in what is extracted makes a new one."""
 
 
@@ -253,10 +253,7 @@ def graph_key(graph: GraphStore, node_ids: Ids, *, self_loops: bool, scaling: Sc
     """A name for an extracted graph: sha256 of all that its content depends on, 24 hexadecimal digits."""
     identity: dict[str, Any] = {
         "version": KEY_VERSION,
-        "files": {name: [record.size_bytes, record.crc32c] for name, record in graph.manifest.files.items()},
-        "num_nodes": graph.num_nodes,
-        "symmetrised": graph.manifest.edges.symmetrised,
-        "keeps_duplicates": graph.manifest.edges.keeps_duplicates,
+        "store": graph.identity,
         "self_loops": self_loops,
         "scaling": scaling.to_json(),
     }

@@ -22,7 +22,6 @@ from ecgl_scale.cli import sweep as cli_sweep
 from ecgl_scale.config.sweep import load_sweep
 from ecgl_scale.errors import DoesNotFitError, LockedError
 from ecgl_scale.learn.methods import METHODS
-from ecgl_scale.session.setup import store_id
 from ecgl_scale.session.sweep import sweep_plan
 from ecgl_scale.session.sweep.run_sweep import error_in
 from ecgl_scale.session.sweep.sweep_plan import Schedule, make_schedule
@@ -45,7 +44,7 @@ def config(store: Path, tmp_path: Path) -> Path:
 def fake(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are started, but do nothing: what is tested is the sweep."""
     monkeypatch.setattr(cli_sweep, "child_command", lambda: FAKE)
-    monkeypatch.setenv("FAKE_STORE_ID", store_id(GraphStore.open(store)))
+    monkeypatch.setenv("FAKE_STORE_ID", GraphStore.open(store).short_identity)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 

@@ -22,7 +22,7 @@ from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.session.plan.remedy import require_fit
 from ecgl_scale.session.plan.run_plan import plan_run
-from ecgl_scale.session.setup import open_store, resources_of, store_id, task_stream
+from ecgl_scale.session.setup import open_store, resources_of, task_stream
 
 CORES_A_RUN = 2
 
@@ -70,7 +70,7 @@ def make_schedule(configs: Mapping[str, RunConfig], *, jobs: Jobs, num_runs: int
     are_small = True
     for name, config in configs.items():
         try:
-            store_ids[config.store] = store_id(open_store(config))
+            store_ids[config.store] = open_store(config).short_identity
             are_small = _plan(alone.apply(config)) and are_small
         except EcglError as error:
             refused[name] = error
