@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes
+from ecgl_scale.learn.method.base import Arrays, Context, Method, TaskSizes
 from ecgl_scale.learn.train import AnySegment, Penalty
 
 

@@ -20,7 +20,7 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods import method_of
+from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer

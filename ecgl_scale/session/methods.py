@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ecgl_scale.learn.methods import METHODS
+from ecgl_scale.learn.method.table import built_in_methods
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,6 @@ def describe_methods() -> list[MethodDescription]:
     order = {"bound": 0, "regularisation": 1, "replay": 2}
     found = [
         MethodDescription(kind.name, kind.category, kind.stores, kind.cost, tuple(kind.backbones), kind.reference)
-        for kind in METHODS.values()
+        for kind in built_in_methods().values()
     ]
     return sorted(found, key=lambda method: (order.get(method.category, len(order)), method.name))

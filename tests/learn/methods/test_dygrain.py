@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 
 from ecgl_scale.learn.methods import METHODS
 from ecgl_scale.learn.methods.dygrain import Distillation, Dygrain, influenced_nodes
-from ecgl_scale.learn.methods.kept import weights_of_state
+from ecgl_scale.learn.method.kept import weights_of_state
 from tests.learn.methods.learning import begin, check_goes_on, check_whole_run, learn, new_learner, small_config
 from tests.session.streams import Drawn, write_store
 

@@ -11,8 +11,8 @@ import pytest
 
 from ecgl_scale.config.schema import config_from_mapping, load_config
 from ecgl_scale.errors import UsageError
-from ecgl_scale.learn.methods import create_method
-from ecgl_scale.learn.methods.base import Method
+from ecgl_scale.learn.method.table import create_method
+from ecgl_scale.learn.method.base import Method
 from ecgl_scale.session.run import run
 from tests.cli_runner import run_cli
 from tests.learn.methods.learning import check_goes_on, small_config
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 TEMPLATE = "method_template:MyMethod"
 OWN_MODULE = """
 from method_template import MyMethod
-from ecgl_scale.learn.methods.base import Method
+from ecgl_scale.learn.method.base import Method
 
 class Marked(MyMethod):
     name = "marked"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ecgl_scale.learn.methods import METHODS, create_method
-from ecgl_scale.learn.methods.base import TaskSizes
+from ecgl_scale.learn.method.base import TaskSizes
 from ecgl_scale.session.plan.run_plan import plan_config
 from ecgl_scale.units import format_bytes
 from tests.learn.methods.learning import learn, new_learner, small_config
