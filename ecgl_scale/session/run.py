@@ -32,6 +32,7 @@ from ecgl_scale.session.checkpoint import Checkpoints
 from ecgl_scale.session.clock import StageClock
 from ecgl_scale.session.directory import EventLog, RunDirectory, read_results
 from ecgl_scale.session.learner import Learner
+from ecgl_scale.session.methods import about_method
 from ecgl_scale.session.plan.remedy import require_fit
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.profile import draw_profile, require_memray, tracked
@@ -128,7 +129,7 @@ def _run_from(
     log = EventLog(directory.path / "events.jsonl", timeline)
     reason = "finished"
     try:
-        directory.write_plan(plan)
+        directory.write_plan(plan, about_method(config.method))
         stream.save(directory.path / "split.parquet")
         state.write(directory.path)
         with timeline, PeakSampler() as sampler:

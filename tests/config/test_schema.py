@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from ecgl_scale.config.docs import configuration_table, update_page
 from ecgl_scale.config.messages import keys_of
 from ecgl_scale.config.presets import PRESETS
-from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, changed_keys, config_from_mapping, load_config
+from ecgl_scale.config.schema import (
+    NOT_IN_DIGEST,
+    RunConfig,
+    changed_keys,
+    config_class,
+    config_from_mapping,
+    load_config,
+)
 from ecgl_scale.config.text import dump_yaml, parse_yaml
 from ecgl_scale.errors import UsageError
 
@@ -32,7 +39,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def every_key() -> list[str]:
-    sections = keys_of(RunConfig.model_json_schema())
+    sections = keys_of(config_class().model_json_schema())
     return [f"{section}.{key}" if section else key for section, keys in sections.items() for key in keys]
 
 
@@ -79,7 +86,7 @@ def test_the_defaults_are_those_of_the_preset_plus() -> None:
         model = type(getattr(given, section))
         assert getattr(given, section) == model()
         assert values.keys() <= model.model_fields.keys()
-    assert RunConfig(store=Path("graph.ecgl")) == given
+    assert config_class()(store=Path("graph.ecgl")) == given
 
 
 @pytest.mark.parametrize("name", PRESETS)
