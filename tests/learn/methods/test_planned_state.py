@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ OVERRIDES = {
     "cat": ("cat.nodes=8", "cat.steps=2"),
     "continualgnn": ("continualgnn.memory_nodes=20",),
 }
+RECORDED = Path(__file__).with_name("recorded_plans.json")
 KEEPS_NOTHING = ("finetune", "joint")
 LARGE = TaskSizes(
     num_nodes=1_000_000,
@@ -52,6 +54,16 @@ def test_the_state_is_in_the_plan_and_not_larger_than_planned(
     for stage in plan_config(config).stages:
         assert (f"the method's state {format_bytes(planned)}" in stage.formula) == (planned > 0), stage.stage
         assert ("bank " in stage.formula) == keeps_bank, stage.stage
+
+
+@pytest.mark.parametrize("train_as", ["mlp", "gcn"])
+@pytest.mark.parametrize("method", built_in_methods())
+def test_a_plan_is_what_it_was_when_it_was_recorded(method: str, train_as: str, store: Path, cache: Path) -> None:
+    """Where a stage really needs another amount, it is recorded again, and the commit says why."""
+    config = small_config(store, cache, method, f"learn.train_as={train_as}", "memory=8GiB", "threads=2")
+    stages = plan_config(config).stages
+    found = {stage.stage: [stage.host_bytes, stage.read_bytes, stage.written_bytes] for stage in stages}
+    assert found == json.loads(RECORDED.read_text())[f"{method} {train_as}"]
 
 
 @pytest.mark.parametrize("method", built_in_methods())
