@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import DEFAULT_WORK, save, spread
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.rank.attribute import attribute_vector
 from ecgl_scale.rank.attribute_dense import DensePasses
@@ -92,7 +93,7 @@ def _error(x: NDArray[np.float32]) -> float:
     weights = np.exp(-gamma * (wide**2).sum(axis=1))
     quadratic = 2 * gamma**2 * (wide.T * weights) @ wide
     wanted = weights * (weights.sum() + 2 * gamma * wide @ (weights @ wide) + ((wide @ quadratic) * wide).sum(axis=1))
-    return float(np.abs(attribute_vector(x) / (wanted / wanted.sum()) - 1).max())
+    return float(np.abs(attribute_vector(x, Resources.of()) / (wanted / wanted.sum()) - 1).max())
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import DEFAULT_WORK, save, spread
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.sources.arrays import array_source
@@ -76,7 +77,7 @@ def _build_ours(pairs: NDArray[np.uint32], num_nodes: int, store: Path, memory: 
     # The pairs are the caller's; the budget is for the build on top of them.
     budget = memory_with(pairs.nbytes, memory)
     manifest = build_store(
-        array_source(pairs, num_nodes=num_nodes), store, options=BuildOptions(symmetrise=True), memory=budget
+        array_source(pairs, num_nodes=num_nodes), store, Resources.of(budget), options=BuildOptions(symmetrise=True)
     )
     return manifest.edges.num_edges
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import DEFAULT_WORK, ecgl, run_measured, save, spread
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.rank.diversity import rank_diversity
 from ecgl_scale.store.graph import GraphStore
 
@@ -122,10 +123,10 @@ def _prepare_in_memory(graph: GraphStore, budget: int) -> Prepared:
     x = _features(graph)
     for _, rows in graph.edges.stream():  # checked and in the page cache, as the peers' edges are
         rows.values.max(initial=0)
-    rank_diversity(graph, features=x[:, :4].copy())  # compiled kernels are loaded, not built
+    rank_diversity(graph, Resources.of(), features=x[:, :4].copy())  # compiled kernels are loaded, not built
 
     def score() -> tuple[Scores, int]:
-        found = rank_diversity(graph, features=x)
+        found = rank_diversity(graph, Resources.of(), features=x)
         return found.scores, found.passes
 
     return score
@@ -133,7 +134,7 @@ def _prepare_in_memory(graph: GraphStore, budget: int) -> Prepared:
 
 def _prepare_streamed(graph: GraphStore, budget: int) -> Prepared:
     def score() -> tuple[Scores, int]:
-        found = rank_diversity(graph, memory=budget)
+        found = rank_diversity(graph, Resources.of(budget))
         return found.scores, found.passes
 
     return score

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from bench.harness import DEFAULT_WORK, run_measured, save, spread
 from bench.inference import BATCH_ROWS, FAN_OUTS
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
@@ -127,7 +128,7 @@ def _build(work: Path, name: str, share: float, num_edges: int | None = None) ->
         sparse=preset.sparse,
         name=f"like-{name}",
     )
-    build_store(source, store, options=BuildOptions(symmetrise=preset.symmetrise))
+    build_store(source, store, Resources.of(), options=BuildOptions(symmetrise=preset.symmetrise))
     return store
 
 

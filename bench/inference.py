@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import DEFAULT_WORK, ecgl, run_measured, save, spread
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.store.graph import GraphStore
@@ -240,7 +241,9 @@ def _prepare_ours(backend: Any) -> Callable[[GraphStore, int, int], Timed]:
 
         def infer() -> tuple[float, Matrix]:
             started = time.perf_counter()
-            found = infer_logits(graph, _layers(graph), settings=settings, memory=budget or None, work_directory=work)
+            found = infer_logits(
+                graph, _layers(graph), Resources.of(budget or None), settings=settings, work_directory=work
+            )
             return time.perf_counter() - started, found.logits
 
         return infer

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import DEFAULT_WORK, RESULTS, ecgl, run_measured, save
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.method.table import built_in_methods
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
@@ -89,7 +90,7 @@ def _build(path: Path, num_nodes: int, *, sparse: bool = False) -> Path:
     source = sbm_source(
         num_nodes=num_nodes, num_classes=CLASSES, num_features=num_features, average_degree=DEGREE, sparse=sparse
     )
-    build_store(source, path, options=BuildOptions(symmetrise=True))
+    build_store(source, path, Resources.of(), options=BuildOptions(symmetrise=True))
     return path
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from bench.accuracy import DATA
 from bench.harness import DEFAULT_WORK, ecgl, run_measured, save
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.sources.npz import open_npz_source
@@ -94,9 +95,9 @@ def _build(graph: str, work: Path, data: Path, num_nodes: int) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     if graph == GENERATED:
         source = sbm_source(num_nodes=num_nodes, num_classes=CLASSES, num_features=FEATURES, average_degree=DEGREE)
-        build_store(source, path, options=BuildOptions(symmetrise=True))
+        build_store(source, path, Resources.of(), options=BuildOptions(symmetrise=True))
     else:
-        build_store(open_npz_source(data / f"{graph}.npz"), path)
+        build_store(open_npz_source(data / f"{graph}.npz"), path, Resources.of())
     return path
 
 

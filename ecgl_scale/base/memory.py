@@ -48,7 +48,7 @@ class MemoryBudget:
         """Take the user's size, or detect one."""
         if memory is not None:
             return cls(parse_bytes(memory), "--memory")
-        tightest = min(find_limits(), key=lambda limit: limit.limit_bytes)
+        tightest = tightest_limit()
         return cls(int(tightest.limit_bytes * SHARE_OF_LIMIT), f"{SHARE_OF_LIMIT:.0%} of {tightest.origin}")
 
     def require(self, needed_bytes: int, *, stage: str, formula: str) -> None:
@@ -125,6 +125,11 @@ class PeakSampler:
         self._stop.set()
         self._thread.join()
         self.peak_bytes = max(self.peak_bytes, own_memory_bytes())
+
+
+def tightest_limit() -> MemoryLimit:
+    """The limit on this process's memory that it would meet first."""
+    return min(find_limits(), key=lambda limit: limit.limit_bytes)
 
 
 def find_limits(

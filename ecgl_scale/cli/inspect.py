@@ -35,10 +35,11 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Read every byte of a store and check it."""
+    from ecgl_scale.engine.resources import Resources
     from ecgl_scale.store.verify import verify_store
 
     with context.obj.progress() as sink:
-        report = verify_store(store, on_event=sink, fast=fast)
+        report = verify_store(store, Resources.of(on_event=sink), fast=fast)
     if as_json:
         print_json({"store": str(store), "ok": True, "fast": fast, **report.__dict__})
     elif not context.obj.quiet:

@@ -131,19 +131,18 @@ def build_and_report(
     output: Output, source: GraphSource, store: Path, settings: BuildSettings, edges: BuildOptions
 ) -> None:
     """Build the store and say what it holds."""
+    from ecgl_scale.engine.resources import Resources
     from ecgl_scale.store.build import build_store
 
     with output.progress() as sink:
         manifest = build_store(
             source,
             store,
+            Resources.of(settings.memory, settings.threads, on_event=sink),
             options=edges,
-            memory=settings.memory,
             features_as=settings.features_as.value,
             feature_dtype=settings.feature_dtype.value,
             overwrite=settings.overwrite,
-            threads=settings.threads,
-            on_event=sink,
         )
     if settings.as_json:
         from ecgl_scale.cli.inspect import summary

@@ -130,6 +130,7 @@ def rank(
     as_json: Json = False,
 ) -> None:
     """Rank the nodes of a store; a killed ranking goes on from its last sweep when run again."""
+    from ecgl_scale.engine.resources import Resources
     from ecgl_scale.rank.pagerank import PageRankSettings
     from ecgl_scale.rank.request import RankRequest
     from ecgl_scale.rank.store_ranking import rank_store
@@ -149,7 +150,7 @@ def rank(
     )
     graph = GraphStore.open(store)
     with context.obj.progress() as sink:
-        report = rank_store(graph, out, request, memory=memory, threads=threads, on_event=sink)
+        report = rank_store(graph, out, request, Resources.of(memory, threads, on_event=sink))
     if as_json:
         print_json({"store": str(store), "out": str(out), **asdict(report)})
     elif not context.obj.quiet:

@@ -37,18 +37,18 @@ def plan(
     """What each stage of a run will need, and about how long it takes; fails where it does not fit."""
     from ecgl_scale.session.plan.remedy import require_fit
     from ecgl_scale.session.plan.run_plan import plan_run
-    from ecgl_scale.session.setup import open_store, task_stream
+    from ecgl_scale.session.setup import open_store, resources_of, task_stream
     from ecgl_scale.session.time.estimate import with_times
 
     loaded = _load(config, overrides, memory)
     graph = open_store(loaded)
-    stream = task_stream(graph, loaded, log_warnings)
-    found, refused = plan_run(graph, stream, loaded), None
+    stream, resources = task_stream(graph, loaded, log_warnings), resources_of(loaded)
+    found, refused = plan_run(graph, stream, loaded, resources), None
     try:
-        require_fit(found, graph, stream, loaded)
+        require_fit(found, graph, stream, loaded, resources)
     except DoesNotFitError as error:  # asked before anything is measured: what that leaves in memory is no run's
         refused = error
-    found = with_times(found, graph, stream, loaded)
+    found = with_times(found, graph, stream, loaded, resources)
     if as_json:
         print_json({**found.as_json(), "dropped_classes": [asdict(gone) for gone in stream.dropped]})
     elif not context.obj.quiet:

@@ -7,8 +7,6 @@ damaged only means that the graph is cut once more.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +24,12 @@ class KeptCuts:
 
     directory: Path
     digest: str
-    """Of the graph's files."""
+    """The graph's identity, shortened."""
 
     @classmethod
     def of(cls, graph: GraphStore, directory: Path) -> KeptCuts:
         """Those of a graph, by what is in it."""
-        files = {name: [record.size_bytes, record.crc32c] for name, record in graph.manifest.files.items()}
-        text = json.dumps([graph.num_nodes, graph.num_edges, files], sort_keys=True)
-        return cls(directory, hashlib.sha256(text.encode()).hexdigest()[:24])
+        return cls(directory, graph.identity[:24])
 
     def load(self, count: int, num_nodes: int) -> NDArray[np.int32] | None:
         """The cut into ``count`` parts, where there is one."""

@@ -20,10 +20,9 @@ from ecgl_kernels.halo import add_source_scales
 from ecgl_kernels.product import multiply_rows
 from ecgl_kernels.spmm import propagate_rows
 from ecgl_scale.base.durable import crc32c_of
-from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.engine.plan import StagePlan
-from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.infer.backends.choose import choose_backend, find_device_room, make_worker
 from ecgl_scale.infer.edges import EdgeRows, scale_of
 from ecgl_scale.infer.execute import Execution
@@ -43,14 +42,12 @@ STAGE = "infer"
 def infer_logits(
     graph: GraphStore,
     layers: Layers,
+    resources: Resources,
     *,
     settings: InferSettings | None = None,
     scaling: RowScaling | None = None,
-    memory: str | int | None = None,
-    threads: int | None = None,
     work_directory: Path,
     cuts_directory: Path | None = None,
-    on_event: EventSink = ignore_events,
 ) -> InferResult:
     """Logits of every node: the weights as a graph network over the stored edges.
 
@@ -79,14 +76,12 @@ def infer_logits(
     """
     started = time.perf_counter()
     settings = settings or InferSettings()
-    threads = threads or available_cores()
     features = FeatureRows(graph, scaling)
     found = read_layers(layers, features.width)
     program = write_program(found, settings, sparse=features.is_sparse)
     return run_program(
-        graph, program, features, _identity(graph, found, settings, scaling),
-        settings=settings, memory=memory, threads=threads, work_directory=work_directory,
-        cuts_directory=cuts_directory, started=started, on_event=on_event,
+        graph, program, features, _identity(graph, found, settings, scaling), resources,
+        settings=settings, work_directory=work_directory, cuts_directory=cuts_directory, started=started,
     )  # fmt: skip
 
 
@@ -95,21 +90,19 @@ def run_program(
     program: Program,
     features: FeatureRows,
     identity: dict[str, Any],
+    resources: Resources,
     *,
     settings: InferSettings,
-    memory: str | int | None,
-    threads: int,
     work_directory: Path,
     started: float,
-    on_event: EventSink,
     cuts_directory: Path | None = None,
 ) -> InferResult:
     """Plan, find what an earlier call has done, and do the rest."""
-    backend = choose_backend(settings)
+    backend, threads = choose_backend(settings), resources.threads
     worker = make_worker(backend, settings, threads)
     edges = EdgeRows(graph)
     _load_kernels(edges)
-    budget = MemoryBudget.of(memory)
+    budget = resources.budget
     held = own_memory_bytes()
     device_room = find_device_room(backend, settings)
     planner = Planner(graph, program, settings, backend=backend, threads=threads, device_room=device_room)
@@ -137,7 +130,7 @@ def run_program(
         )  # fmt: skip
         if finished is None or not execution.resume(finished):
             journal.clear()
-        logits = execution.run(on_event)
+        logits = execution.run(resources.on_event)
     return InferResult(
         logits, time.perf_counter() - started, execution.read_bytes, backend, len(partitions), execution.resumed,
         program.order, layout.host_bytes,
@@ -148,9 +141,9 @@ def plan_inference(
     graph: GraphStore,
     widths: Sequence[int],
     *,
+    room_bytes: int,
+    threads: int,
     settings: InferSettings | None = None,
-    threads: int | None = None,
-    memory: str | int | None = None,
     num_nodes: int | None = None,
     num_edges: int | None = None,
     made_dense: bool = False,
@@ -170,7 +163,7 @@ def plan_inference(
         shape_layers(widths), settings, sparse=StoredFeatures.of(graph).is_sparse and not made_dense
     )
     return plan_program(
-        graph, program, settings, threads=threads, memory=memory, num_nodes=num_nodes, num_edges=num_edges,
+        graph, program, settings, room_bytes=room_bytes, threads=threads, num_nodes=num_nodes, num_edges=num_edges,
         made_dense=made_dense,
     )  # fmt: skip
 
@@ -180,14 +173,13 @@ def plan_program(
     program: Program,
     settings: InferSettings,
     *,
-    threads: int | None,
-    memory: str | int | None,
+    room_bytes: int,
+    threads: int,
     num_nodes: int | None = None,
     num_edges: int | None = None,
     made_dense: bool = False,
 ) -> StagePlan:
     """What ``run_program`` would need."""
-    threads = threads or available_cores()
     stored, rows = StoredFeatures.of(graph), num_nodes or graph.num_nodes
     features = StoredFeatures.made_dense(rows, stored.num_features) if made_dense else stored
     backend = choose_backend(settings)
@@ -195,7 +187,7 @@ def plan_program(
         graph, program, settings, backend=backend, threads=threads, num_nodes=num_nodes, num_edges=num_edges,
         device_room=find_device_room(backend, settings), features=features,
     )  # fmt: skip
-    layout = planner.find(MemoryBudget.of(memory).total_bytes - own_memory_bytes())
+    layout = planner.find(room_bytes)
     share = 1.0 if made_dense else rows / graph.num_nodes
     traffic = planner.traffic(layout, int(features.read_bytes * share))
     return StagePlan(
@@ -251,7 +243,7 @@ def _identity(
         crc = crc32c_of(layer.weight if layer.weight.flags.c_contiguous else np.ascontiguousarray(layer.weight.T), crc)
         crc = crc if layer.bias is None else crc32c_of(layer.bias, crc)
     return {
-        "store": [record.crc32c for record in graph.manifest.files.values()],
+        "store": graph.identity,
         "weights": [[list(layer.weight.shape), layer.bias is not None] for layer in layers],
         "weights_crc32c": crc,
         "settings": [settings.encoder, settings.norm, settings.bias_place, choose_backend(settings)],

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.engine.plan import StagePlan
-from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.features import FeatureRows
 from ecgl_scale.infer.layerwise import describe_scaling, plan_program, run_program
@@ -19,14 +18,12 @@ from ecgl_scale.store.graph import GraphStore
 def propagate_features(
     graph: GraphStore,
     hops: int,
+    resources: Resources,
     *,
     norm: Norm = "sym",
     scaling: RowScaling | None = None,
     backend: Backend = "auto",
-    memory: str | int | None = None,
-    threads: int | None = None,
     work_directory: Path,
-    on_event: EventSink = ignore_events,
 ) -> Matrix:
     """P^hops X as float32 [N, K], dense whatever the features are; P as in ``infer_logits``.
 
@@ -45,15 +42,14 @@ def propagate_features(
     program = _program(features.width, hops)
     identity = {
         "kind": "propagated features",
-        "store": [record.crc32c for record in graph.manifest.files.values()],
+        "store": graph.identity,
         "hops": hops,
         "norm": norm,
         "scaling": describe_scaling(scaling),
     }
     return run_program(
-        graph, program, features, identity,
-        settings=settings, memory=memory, threads=threads or available_cores(), work_directory=work_directory,
-        started=started, on_event=on_event,
+        graph, program, features, identity, resources,
+        settings=settings, work_directory=work_directory, started=started,
     ).logits  # fmt: skip
 
 
@@ -62,8 +58,8 @@ def plan_propagated(
     hops: int,
     *,
     norm: Norm = "sym",
-    memory: str | int | None = None,
-    threads: int | None = None,
+    room_bytes: int,
+    threads: int,
     num_nodes: int | None = None,
     num_edges: int | None = None,
     made_dense: bool = False,
@@ -74,7 +70,7 @@ def plan_propagated(
     """
     program, settings = _program(FeatureRows(graph).width, hops), InferSettings(norm=norm)
     return plan_program(
-        graph, program, settings, threads=threads, memory=memory, num_nodes=num_nodes, num_edges=num_edges,
+        graph, program, settings, room_bytes=room_bytes, threads=threads, num_nodes=num_nodes, num_edges=num_edges,
         made_dense=made_dense,
     )  # fmt: skip
 

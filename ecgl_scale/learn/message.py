@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.spmm import invert_degrees, propagate_rows
 from ecgl_kernels.transpose import copy_without_loops, transpose_rows
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.engine.plan import StagePlan
-from ecgl_scale.engine.threads import available_cores, map_bounded
+from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.loss import Targets
 from ecgl_scale.learn.model import BiasPlace, Columns, Encoder, Rows, SharedWeights
@@ -109,18 +109,14 @@ class GraphPropagation:
     def __init__(
         self,
         graph: GraphStore,
+        resources: Resources,
         norm: Norm = "sym",
         *,
-        threads: int | None = None,
-        memory: str | int | None = None,
         backend: Literal["auto", "numba", "torch"] = "auto",
     ) -> None:
         needed = edge_bytes_of(graph, graph.num_nodes, graph.num_edges)
-        held = own_memory_bytes()
-        MemoryBudget.of(memory).require(
-            held + needed, stage=STAGE, formula=f"{format_bytes(held)} held + {format_bytes(needed)} of edges"
-        )
-        self._hold(_load_side(graph), graph.manifest.edges.symmetrised, norm, backend, threads or available_cores())
+        resources.require(needed, stage=STAGE, formula=f"{format_bytes(needed)} of edges")
+        self._hold(_load_side(graph), graph.manifest.edges.symmetrised, norm, backend, resources.threads)
 
     @classmethod
     def from_csr(cls, indptr: NDArray[np.int64], indices: NDArray[Any], norm: Norm = "sym") -> GraphPropagation:

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.spmm import invert_degrees, propagate_rows
 from ecgl_scale.base.durable import storage_errors
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.engine.block import Block, split_blocks
-from ecgl_scale.engine.threads import available_cores, map_bounded
+from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.message import Norm
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.units import MIB, format_bytes
+from ecgl_scale.units import MIB
 
 BLOCK_BYTES = 16 * MIB
 MIN_COLUMNS = 4
@@ -38,7 +38,7 @@ Dense = NDArray[np.float32]
 class StreamedPropagation:
     """``P`` of a store's graph, whose edges stay on disk."""
 
-    def __init__(self, graph: GraphStore, norm: Norm = "sym", *, threads: int | None = None) -> None:
+    def __init__(self, graph: GraphStore, resources: Resources, norm: Norm = "sym") -> None:
         section = graph.manifest.edges
         if section.self_loops not in ("dropped", "added"):
             raise UsageError(
@@ -46,7 +46,7 @@ class StreamedPropagation:
             )
         self.num_nodes = graph.num_nodes
         self._edges = graph.edges
-        self._threads = threads or available_cores()
+        self._threads = resources.threads
         self._adds_self = section.self_loops == "dropped"
         self._row_scale = None if norm == "sum" else self._inverse(graph.edges.in_degrees(), norm)
         self._source_scale: Dense | None = None
@@ -127,11 +127,10 @@ def plan_features(num_nodes: int, num_rows: int, num_features: int, *, room_byte
 def propagate_features(
     graph: GraphStore,
     local: Ids,
+    resources: Resources,
     *,
     norm: Norm = "sym",
-    memory: str | int | None = None,
     path: Path,
-    threads: int | None = None,
 ) -> RowCache:
     """Rows ``local`` (ascending) of P X, dense: in memory where they fit beside a few columns of X, else at ``path``.
 
@@ -142,12 +141,11 @@ def propagate_features(
     See ``plan_features``.
     """
     features = graph.require_features()
-    budget, held = MemoryBudget.of(memory), own_memory_bytes()
-    formula = f"{format_bytes(held)} held + {graph.num_nodes:,} nodes * {12 + 4 * MIN_COLUMNS} bytes + 48 MiB"
-    budget.require(held + least_bytes(graph.num_nodes), stage=STAGE, formula=formula)
+    formula = f"{graph.num_nodes:,} nodes * {12 + 4 * MIN_COLUMNS} bytes + 48 MiB"
+    resources.require(least_bytes(graph.num_nodes), stage=STAGE, formula=formula)
     shape = (local.size, features.num_features)
-    layout = plan_features(graph.num_nodes, *shape, room_bytes=budget.total_bytes - held)
-    propagation = StreamedPropagation(graph, norm, threads=threads)
+    layout = plan_features(graph.num_nodes, *shape, room_bytes=resources.room_bytes)
+    propagation = StreamedPropagation(graph, resources, norm)
     result: Dense
     if layout.held_bytes or not local.size:
         result = np.empty(shape, np.float32)

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
-from ecgl_scale.base.memory import MemoryBudget
-from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.rank.attribute_dense import DensePasses
 from ecgl_scale.rank.attribute_sparse import SparsePasses
@@ -35,12 +34,10 @@ Vector = NDArray[np.float64]
 
 def attribute_vector(
     features: DenseFeatures | SparseFeatures | NDArray[Any],
+    resources: Resources,
     *,
     gamma: float | None = None,
     num_nodes: int | None = None,
-    memory: str | int | None = None,
-    threads: int | None = None,
-    on_event: EventSink = ignore_events,
 ) -> Vector:
     """The vector r [N], which sums to one.
 
@@ -52,8 +49,6 @@ def attribute_vector(
         Of the similarity exp(-gamma |x_i - x_j|^2); 1/K without one.
     num_nodes
         How many rows there must be, where the caller knows.
-    memory, threads
-        Budget and threads; neither changes the result.
 
     Raises
     ------
@@ -78,15 +73,12 @@ def attribute_vector(
     gamma = 1.0 / num_features if gamma is None else gamma
     if not 0.0 < gamma < math.inf:
         raise UsageError(f"gamma is {gamma}", expected="gamma > 0")
-    threads = available_cores() if threads is None else threads
-    if threads < 1:
-        raise UsageError(f"{threads} threads", expected="at least one")
-    budget = MemoryBudget.of(memory)
     passes: DensePasses | SparsePasses
     if isinstance(source, SparseFeatures):
-        passes = SparsePasses.plan(source, gamma, budget=budget, threads=threads)
+        passes = SparsePasses.plan(source, gamma, resources)
     else:
-        passes = DensePasses.plan(source, gamma, budget=budget, threads=threads)
+        passes = DensePasses.plan(source, gamma, resources)
+    on_event = resources.on_event
     on_event(StageStarted(STAGE, passes.num_passes * num_rows, "rows"))
     values = passes.run(on_rows=lambda done: on_event(BlockFinished(STAGE, done)))
     values /= values.sum()

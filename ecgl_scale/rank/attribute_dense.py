@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.attribute import add_scaled, evaluate_rows, weigh_rows
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.threads import map_bounded, one_blas_thread
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.source import FloatArray
-from ecgl_scale.units import MIB, format_bytes
+from ecgl_scale.units import MIB
 
 CHUNK_ROWS = 4096
 """Long enough for BLAS to reach its speed, short enough for a chunk of 100 columns to stay in cache."""
@@ -101,20 +101,14 @@ class DensePasses:
             self._scratch.put(_Scratch(read, rows, np.empty(shape, np.float32)))
 
     @classmethod
-    def plan(
-        cls, source: DenseFeatures | FloatArray, gamma: float, *, budget: MemoryBudget, threads: int
-    ) -> DensePasses:
+    def plan(cls, source: DenseFeatures | FloatArray, gamma: float, resources: Resources) -> DensePasses:
         """As many threads as fit the budget, or a refusal."""
-        held = own_memory_bytes()
-        while threads > 1 and held + dense_bytes(source, threads=threads) > budget.total_bytes:
+        threads, room_bytes = resources.threads, resources.room_bytes
+        while threads > 1 and dense_bytes(source, threads=threads) > room_bytes:
             threads -= 1
         num_rows, num_features = shape_of(source)
         what = f"8 bytes for each of {num_rows:,} rows, one unit of rows and {num_features:,}^2 sums"
-        budget.require(
-            held + dense_bytes(source, threads=threads),
-            stage="the attribute vector",
-            formula=f"{format_bytes(held)} held already + {what}",
-        )
+        resources.require(dense_bytes(source, threads=threads), stage="the attribute vector", formula=what)
         return cls(source, gamma, threads=threads)
 
     def run(self, *, on_rows: Callable[[int], None]) -> Vector:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ecgl_kernels.attribute import accumulate_csr, evaluate_csr, weigh_csr
 from ecgl_scale.base.durable import aligned_bytes
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.rank.attribute_dense import MAX_EXPONENT, RESERVE_BYTES, Vector, weights_underflow
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.source import CsrBlock
@@ -40,20 +40,19 @@ class SparsePasses:
         self.num_passes = 2 * len(self.strips)
 
     @classmethod
-    def plan(cls, features: SparseFeatures, gamma: float, *, budget: MemoryBudget, threads: int) -> SparsePasses:
+    def plan(cls, features: SparseFeatures, gamma: float, resources: Resources) -> SparsePasses:
         """Strips as large as the budget allows; or a refusal, where more than ``MAX_STRIPS`` would be needed."""
-        held = own_memory_bytes()
         whole = 8 * places_before(features.num_features)
         # The longest row on top, as a strip ends before the row that does not fit.
         least = min(-(-whole // MAX_STRIPS) + 8 * features.num_features, whole)
-        fixed = held + 16 * features.num_rows + 8 * features.num_features + RESERVE_BYTES
-        budget.require(
+        fixed = 16 * features.num_rows + 8 * features.num_features + RESERVE_BYTES
+        resources.require(
             fixed + least,
             stage="the attribute vector",
-            formula=f"{format_bytes(held)} held already + 16 bytes for each of {features.num_rows:,} rows "
+            formula=f"16 bytes for each of {features.num_rows:,} rows "
             f"+ {format_bytes(least)} for a strip of {features.num_features:,}^2 sums",
         )
-        return cls(features, gamma, strip_bytes=min(budget.total_bytes - fixed, whole), threads=threads)
+        return cls(features, gamma, strip_bytes=min(resources.room_bytes - fixed, whole), threads=resources.threads)
 
     def run(self, *, on_rows: Callable[[int], None]) -> Vector:
         """All passes: r before it is divided by its sum; ``on_rows`` gets the rows done so far, of all passes."""

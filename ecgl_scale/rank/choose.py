@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.topk import fill_quotas
 from ecgl_scale.base.durable import crc32c_of
-from ecgl_scale.base.events import EventSink, Note, ignore_events
+from ecgl_scale.base.events import Note
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.rank.attribute import attribute_vector
 from ecgl_scale.rank.diversity import rank_diversity
@@ -138,10 +139,8 @@ class _Ranker:
     graph: GraphStore
     settings: ChooseSettings
     candidates: Ids
-    memory: str | int | None
-    threads: int | None
+    resources: Resources
     journal_directory: Path | None
-    on_event: EventSink
     seconds: dict[str, float] = field(default_factory=dict)
     iterations: int | None = None
     converged: bool | None = None
@@ -156,27 +155,26 @@ class _Ranker:
     def importance(self, rank_features: Any) -> Scores:
         graph = self.graph
         features = graph.features if rank_features is None else rank_features
-        common: dict[str, Any] = {"memory": self.memory, "threads": self.threads, "on_event": self.on_event}
         reset = None
         if features is None:
-            self.on_event(Note("the store has no features: every node is equally likely at a restart"))
+            self.resources.on_event(Note("the store has no features: every node is equally likely at a restart"))
         else:
             with self._clock("attributes"):
-                reset = attribute_vector(features, gamma=self.settings.gamma, num_nodes=graph.num_nodes, **common)
+                reset = attribute_vector(features, self.resources, gamma=self.settings.gamma, num_nodes=graph.num_nodes)
         pagerank = self.settings.pagerank
         journal: RankJournal | NoJournal = NoJournal()
         if self.journal_directory is not None:
             # The vector stands for its features and gamma: it is the same bits whenever they are the same.
             identity = {
                 "kind": "importance",
-                "store": [record.crc32c for record in graph.manifest.files.values()],
+                "store": graph.identity,
                 "settings": asdict(pagerank) | {"tol": None, "max_iter": None},
                 "reset": None if reset is None else crc32c_of(reset),
             }
             journal = RankJournal(self.journal_directory / "importance", identity)
         try:
             with self._clock("importance"):
-                result = rank_importance(graph, reset=reset, settings=pagerank, journal=journal, **common)
+                result = rank_importance(graph, self.resources, reset=reset, settings=pagerank, journal=journal)
         finally:
             if isinstance(journal, RankJournal):
                 journal.close()
@@ -188,11 +186,9 @@ class _Ranker:
         with self._clock("diversity"):
             result = rank_diversity(
                 self.graph,
+                self.resources,
                 include_self=self.settings.include_self,
-                memory=self.memory,
-                threads=self.threads,
                 journal_directory=None if self.journal_directory is None else self.journal_directory / "diversity",
-                on_event=self.on_event,
             )
         self.read_bytes += result.read_bytes
         return result.scores[self.candidates]
@@ -202,13 +198,11 @@ def choose_nodes(
     graph: GraphStore,
     candidates: Any,
     labels: Any,
+    resources: Resources,
     *,
     settings: ChooseSettings,
     rank_features: Any = None,
-    memory: str | int | None = None,
-    threads: int | None = None,
     journal_directory: Path | None = None,
-    on_event: EventSink = ignore_events,
 ) -> Chosen:
     """Choose the nodes of a task that go to the memory bank.
 
@@ -239,7 +233,7 @@ def choose_nodes(
     ids = np.unique(checked_ids(candidates, graph.num_nodes))
     own = _labels_of(labels, ids, graph.num_nodes)
     importance, diversity = np.full(ids.size, np.nan), np.full(ids.size, np.nan)
-    ranker = _Ranker(graph, settings, ids, memory, threads, journal_directory, on_event)
+    ranker = _Ranker(graph, settings, ids, resources, journal_directory)
     by_importance, by_diversity = settings.places
     if settings.budget >= ids.size:
         picks = _Picks(np.arange(ids.size, dtype=np.int64))

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.engine.plan import StagePlan
-from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.rank.attribute_dense import RESERVE_BYTES as ATTRIBUTE_RESERVE_BYTES
 from ecgl_scale.rank.attribute_dense import dense_bytes
 from ecgl_scale.rank.attribute_sparse import MAX_STRIPS
@@ -40,8 +38,8 @@ def plan_choose(
     num_edges: int = 0,
     num_values: int | None = None,
     rank_columns: int | None = None,
-    memory: str | int | None = None,
-    threads: int | None = None,
+    room_bytes: int,
+    threads: int,
 ) -> StagePlan:
     """What ``choose_nodes`` will need for a task graph of this size.
 
@@ -66,8 +64,7 @@ def plan_choose(
 
     Where not everything fits the budget, attributes and diversity take what there is, and more passes.
     """
-    threads = threads or available_cores()
-    room = max(MemoryBudget.of(memory).total_bytes - own_memory_bytes() - CANDIDATE_BYTES * num_candidates, 0)
+    room = max(room_bytes - CANDIDATE_BYTES * num_candidates, 0)
     by_importance, by_diversity = settings.places if settings.budget < num_candidates else (0, 0)
     feature_bytes = 4 * num_nodes * num_features if num_values is None else 8 * (num_nodes + num_values)
     needs: dict[str, int] = {}

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import crc32c_of
-from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
-from ecgl_scale.engine.threads import available_cores, map_bounded
+from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.base.memory import own_memory_bytes
+from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.rank.columns import Columns, EdgeRange, columns_of
 from ecgl_scale.rank.journal import NoJournal, RankJournal
@@ -56,13 +57,11 @@ class DiversityResult:
 
 def rank_diversity(
     graph: GraphStore,
+    resources: Resources,
     *,
     features: Any = None,
     include_self: bool = False,
-    memory: str | int | None = None,
-    threads: int | None = None,
     journal_directory: Path | None = None,
-    on_event: EventSink = ignore_events,
 ) -> DiversityResult:
     """Score every node by its distance to the mean of its in-neighbours.
 
@@ -90,7 +89,7 @@ def rank_diversity(
     ``8 N + slice``: dense ``N * columns * itemsize``, at least four columns; sparse ``8 N + 8 values``.
     """
     started = time.perf_counter()
-    threads = threads or available_cores()
+    threads = resources.threads
     given = _checked_features(graph, features)
     columns = columns_of(given)
     journal: NoJournal | RankJournal = NoJournal()
@@ -100,7 +99,7 @@ def rank_diversity(
         _load_kernels(graph, columns)
         squared = np.zeros(graph.num_nodes, np.float64)
         held = own_memory_bytes() + RESERVE_BYTES + BYTES_PER_NODE * graph.num_nodes
-        budget = MemoryBudget.of(memory)
+        budget = resources.budget
         columns.plan(budget, held, graph.num_nodes, threads, 0)  # refuses before anything is read
         first = 0
         finished = journal.load(graph.num_nodes)
@@ -109,6 +108,7 @@ def rank_diversity(
             del finished
         left = columns.plan(budget, held, graph.num_nodes, threads, first) if first < columns.num_columns else []
         slices = [*pairwise(left)]
+        on_event = resources.on_event
         on_event(StageStarted(STAGE, columns.num_columns, "columns"))
         read_bytes = 0
         ranges: list[EdgeRange] = []
@@ -149,7 +149,7 @@ def _identity(graph: GraphStore, features: Any, include_self: bool) -> dict[str,
         given = [str(array.dtype), list(array.shape), _crc_of(array)]
     return {
         "kind": "diversity",
-        "store": [record.crc32c for record in graph.manifest.files.values()],
+        "store": graph.identity,
         "features": given,
         "include_self": include_self,
     }

@@ -25,16 +25,15 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.csr import count_sources
 from ecgl_kernels.pagerank import DANGLING, L1, L2, TOTAL, finish_range, spread_ranks, sweep_tiles
-from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.engine.block import Block
-from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.rank.journal import NoJournal, RankJournal
 from ecgl_scale.rank.tile_stream import BUFFERS_PER_THREAD, PIECE_BYTES, TileStream
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.units import MIB, format_bytes
+from ecgl_scale.units import MIB
 
 STAGE = "rank by importance"
 BYTES_PER_NODE = {"float32": 20, "float64": 28}
@@ -114,14 +113,12 @@ def planned_bytes(num_nodes: int, settings: PageRankSettings, *, with_reset: boo
 
 def rank_importance(
     graph: GraphStore,
+    resources: Resources,
     *,
     reset: Vector | None = None,
     start: Vector | None = None,
     settings: PageRankSettings | None = None,
-    memory: str | int | None = None,
-    threads: int | None = None,
     journal: RankJournal | NoJournal | None = None,
-    on_event: EventSink = ignore_events,
 ) -> RankResult:
     """PageRank of every node with restarts to ``reset`` (the attribute vector), or to all nodes alike without one.
 
@@ -129,18 +126,14 @@ def rank_importance(
     """
     settings = settings or PageRankSettings()
     journal = journal or NoJournal()
-    threads = max(1, min(threads or available_cores(), len(graph.tiles.blocks())))
-    held, needed = (
-        own_memory_bytes(),
+    threads = max(1, min(resources.threads, len(graph.tiles.blocks())))
+    resources.require(
         planned_bytes(graph.num_nodes, settings, with_reset=reset is not None, threads=threads),
-    )
-    MemoryBudget.of(memory).require(
-        held + needed,
         stage="the ranking",
-        formula=f"{format_bytes(held)} held already + vectors of {graph.num_nodes:,} nodes and read buffers",
+        formula=f"vectors of {graph.num_nodes:,} nodes and read buffers",
     )
     with closing(_State.of(graph, settings, reset, threads)) as state:
-        return _sweep_until_done(state, graph, settings, start, journal, on_event)
+        return _sweep_until_done(state, graph, settings, start, journal, resources.on_event)
 
 
 def _sweep_until_done(

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.topk import fill_quotas
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.base.parquet import ROWS_AT_ONCE
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
-from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError
 from ecgl_scale.rank.attribute_dense import dense_bytes
 from ecgl_scale.rank.choose_plan import attribute_bytes, diversity_bytes
@@ -49,14 +49,13 @@ Features = DenseFeatures | SparseFeatures | NDArray[Any]
 def plan_rank(
     graph: GraphStore,
     request: RankRequest,
+    resources: Resources,
     *,
     features: Features | None,
-    memory: str | int | None,
-    threads: int | None,
 ) -> MemoryPlan:
     """What ``rank_store`` will need with these features, the store's or others; reads nothing."""
-    budget, held = MemoryBudget.of(memory), _held_bytes()
-    threads, num_nodes = threads or available_cores(), graph.num_nodes
+    budget, held = resources.budget, _held_bytes()
+    threads, num_nodes = resources.threads, graph.num_nodes
     room = max(budget.total_bytes - held, 0)
     stages: list[StagePlan] = []
     kept = 0 if request.candidates is None else num_nodes

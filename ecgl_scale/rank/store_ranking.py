@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import storage_errors
-from ecgl_scale.base.events import EventSink, Note, ignore_events
+from ecgl_scale.base.events import Note
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.memory import PeakSampler, give_back_freed
 from ecgl_scale.base.output_file import check_output_file
 from ecgl_scale.base.signals import uninterrupted
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.rank.attribute import attribute_vector
 from ecgl_scale.rank.candidates import candidate_mask
 from ecgl_scale.rank.diversity import DiversityResult, rank_diversity
@@ -73,16 +74,13 @@ def rank_store(
     graph: GraphStore,
     out: Path,
     request: RankRequest,
-    *,
-    memory: str | int | None = None,
-    threads: int | None = None,
-    on_event: EventSink = ignore_events,
+    resources: Resources,
 ) -> RankReport:
     """Rank the nodes of a store and write the scores to ``out`` (Parquet)."""
     check_request(graph, request)
     out = check_output_file(out)
     features = graph.features if request.features is None else map_features(request.features, graph.num_nodes)
-    plan = plan_rank(graph, request, features=features, memory=memory, threads=threads)
+    plan = plan_rank(graph, request, resources, features=features)
     _log.info(plan.summary())
     require_rank(plan)
     clock = _Clock()
@@ -91,7 +89,7 @@ def rank_store(
     journal_path = out.with_name(f".{out.name}.journal")
     with _only_writer(out), PeakSampler() as sampler:
         given = _Given.of(graph, request, features)
-        ranker = _Ranker(graph, request, given, journal_path, clock, memory, threads, on_event)
+        ranker = _Ranker(graph, request, given, journal_path, clock, resources)
         if request.by_importance:
             result = ranker.importance()
             scores["importance"] = result.ranks
@@ -161,9 +159,7 @@ class _Ranker:
     given: _Given
     journal_path: Path
     clock: _Clock
-    memory: str | int | None
-    threads: int | None
-    on_event: EventSink
+    resources: Resources
 
     def importance(self) -> RankResult:
         """Attribute vector and sweeps."""
@@ -171,7 +167,7 @@ class _Ranker:
         start = None if request.start is None else read_scores(request.start, "importance", graph.num_nodes)
         give_back_freed()
         identity = {
-            "store": [record.crc32c for record in graph.manifest.files.values()],
+            "store": graph.identity,
             "settings": asdict(request.pagerank) | {"tol": None, "max_iter": None},
             "gamma": request.gamma,
             "use_features": request.use_features,
@@ -183,13 +179,11 @@ class _Ranker:
             with self.clock.stage("importance"):
                 return rank_importance(
                     graph,
+                    self.resources,
                     reset=reset,
                     start=start,
                     settings=request.pagerank,
-                    memory=self.memory,
-                    threads=self.threads,
                     journal=journal,
-                    on_event=self.on_event,
                 )
         finally:
             journal.close()
@@ -199,12 +193,10 @@ class _Ranker:
         if not request.use_features:
             return None
         if features is None:
-            self.on_event(Note("the store has no features: every node is equally likely at a restart"))
+            self.resources.on_event(Note("the store has no features: every node is equally likely at a restart"))
             return None
         with self.clock.stage("attributes"):
-            return attribute_vector(
-                features, gamma=request.gamma, memory=self.memory, threads=self.threads, on_event=self.on_event
-            )
+            return attribute_vector(features, self.resources, gamma=request.gamma)
 
     def diversity(self) -> DiversityResult:
         """Distances to the neighbours."""
@@ -212,12 +204,10 @@ class _Ranker:
         with self.clock.stage("diversity"):
             return rank_diversity(
                 self.graph,
+                self.resources,
                 features=None if self.request.features is None else self.given.features,
                 include_self=self.request.include_self,
-                memory=self.memory,
-                threads=self.threads,
                 journal_directory=self.journal_path / "diversity",
-                on_event=self.on_event,
             )
 
 

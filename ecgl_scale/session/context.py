@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.events import EventSink
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Segment, Targets, make_targets, target_fields
 from ecgl_scale.learn.message import GraphPropagation, GraphSegment
@@ -41,7 +40,7 @@ class RunContext:
         trainer: Trainer,
         predictor: Predictor,
         work: Path,
-        on_event: EventSink,
+        resources: Resources,
     ) -> None:
         self.config = config
         self.stream = stream
@@ -49,7 +48,7 @@ class RunContext:
         self.task = stream[0]
         self.bank = MemoryBank.empty(trainer.weights.num_features)
         self.work = work
-        self.on_event = on_event
+        self.resources = resources
         self._predictor = predictor
 
     def parts(self, tasks: Sequence[Task]) -> list[Labelled]:
@@ -150,8 +149,8 @@ class RunContext:
 
     def _graph_segment(self, task: Task, target: Targets) -> GraphSegment:
         graph, nodes = self.graph(task)
-        config, learn = self.config, self.config.learn
-        norm = infer_settings(config).effective_norm  # as at inference: `sage` averages whatever `norm` says
+        learn = self.config.learn
+        norm = infer_settings(self.config).effective_norm  # as at inference: `sage` averages whatever `norm` says
         weights = self.trainer.weights
         in_blocks = trains_in_blocks(
             graph.num_nodes,
@@ -162,7 +161,7 @@ class RunContext:
             is_sparse=isinstance(graph.features, SparseFeatures),
         )
         fields: dict[str, Any] = {
-            "propagation": GraphPropagation(graph, norm, threads=config.threads, memory=config.memory),
+            "propagation": GraphPropagation(graph, self.resources, norm),
             "local": positions_of(nodes, task.train_ids),
             "encoder": learn.encoder,
             "bias_place": learn.bias_place,
@@ -172,7 +171,7 @@ class RunContext:
             return GraphSegment(rows=self.graph_rows(task), **fields)
         path = self._rows_directory() / f"sent-{task.index}.f32"
         everything = np.arange(graph.num_nodes)
-        sent = propagate_features(graph, everything, norm=norm, memory=config.memory, path=path, threads=config.threads)
+        sent = propagate_features(graph, everything, self.resources, norm=norm, path=path)
         # The rows themselves are hardly ever asked for, so they stay on disk.
         return BlockedGraphSegment(rows=self.graph_rows(task, memory_bytes=0), sent=sent, **fields)
 
@@ -185,5 +184,4 @@ class RunContext:
         """Memory left for training rows besides what an epoch takes."""
         weights = self.trainer.weights
         epoch = plan_training(weights.widths, block_rows=self.config.learn.block_rows, rows_held=False)
-        room = MemoryBudget.of(self.config.memory).total_bytes - own_memory_bytes() - epoch.host_bytes
-        return max(room, 0)
+        return max(self.resources.room_bytes - epoch.host_bytes, 0)

@@ -15,9 +15,10 @@ import numpy as np
 
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.events import EventSink, ignore_events
-from ecgl_scale.base.memory import MemoryBudget, PeakSampler, own_memory_bytes
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.base.output_file import check_output_file
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference
 from ecgl_scale.infer.propagate import plan_propagated, propagate_features
@@ -60,8 +61,11 @@ def infer_store(
     _refuse_own_files(run, target)
     model = load_model(run)
     config, weights = model.config, model.weights
-    memory = config.memory if memory is None else memory
-    threads = config.threads if threads is None else threads
+    resources = Resources.of(
+        config.memory if memory is None else memory,
+        config.threads if threads is None else threads,
+        on_event=on_event,
+    )
     graph = GraphStore.open(store)
     graph.require_features()
     if graph.num_features != weights.num_features:
@@ -71,7 +75,7 @@ def infer_store(
             expected="a store with the same features",
         )
     _warn(model, graph)
-    plan = _plan(model, graph, memory, threads)
+    plan = _plan(model, graph, resources)
     _log.info(plan.summary())
     work = target.absolute().with_name(f".{target.name}.work")
     with storage_errors(out):
@@ -80,17 +84,15 @@ def infer_store(
     try:
         with PeakSampler() as sampler:
             if config.learn.num_hops:
-                result = _infer_propagated(model, graph, work, memory, threads, on_event)
+                result = _infer_propagated(model, graph, work, resources)
             else:
                 found = infer_logits(
                     graph,
                     weights.arrays(),
+                    resources,
                     settings=infer_settings(config),
                     scaling=model.scaling,
-                    memory=memory,
-                    threads=threads,
                     work_directory=work,
-                    on_event=on_event,
                 )
                 result = {"logits": found.logits, "seconds": found.seconds, "backend": found.backend}
             _write(target, result.pop("logits"), np.array(model.classes, np.int64))
@@ -123,29 +125,28 @@ def _warn(model: SavedModel, graph: GraphStore) -> None:
         _log.warning("infer.partitions is %d; the store is cut into its %d nodes", partitions, graph.num_nodes)
 
 
-def _plan(model: SavedModel, graph: GraphStore, memory: str | None, threads: int | None) -> MemoryPlan:
+def _plan(model: SavedModel, graph: GraphStore, resources: Resources) -> MemoryPlan:
     """What predicting and writing will need; reads nothing."""
     config, held, widths = model.config, own_memory_bytes(), model.weights.widths
+    room, threads = resources.room_bytes, resources.threads
     logits = 4 * graph.num_nodes * widths[-1]
     if config.learn.num_hops:
-        stage = plan_propagated(graph, config.learn.num_hops, norm=config.infer.norm, memory=memory, threads=threads)
+        stage = plan_propagated(graph, config.learn.num_hops, norm=config.infer.norm, room_bytes=room, threads=threads)
         rows = 4 * min(WRITE_ROWS, graph.num_nodes) * (widths[0] + 2 * sum(widths[1:]))
         stage = replace(stage, host_bytes=stage.host_bytes + logits + rows)
     else:
-        stage = plan_inference(graph, widths, settings=infer_settings(config), memory=memory, threads=threads)
+        stage = plan_inference(graph, widths, settings=infer_settings(config), room_bytes=room, threads=threads)
     rows = min(WRITE_ROWS, graph.num_nodes) * (WRITE_COPIES * 8 * widths[-1] + WRITTEN_ROW_BYTES)
     written = StagePlan("write", logits + rows, f"outputs of {graph.num_nodes:,} nodes", setting="memory")
     stages = (replace(stage, stage="infer", host_bytes=stage.host_bytes + KERNEL_BYTES), written)
-    return MemoryPlan(stages, held, MemoryBudget.of(memory))
+    return MemoryPlan(stages, held, resources.budget)
 
 
 def _infer_propagated(
     model: SavedModel,
     graph: GraphStore,
     work: Path,
-    memory: str | None,
-    threads: int | None,
-    on_event: EventSink,
+    resources: Resources,
 ) -> dict[str, Any]:
     import torch
 
@@ -153,12 +154,10 @@ def _infer_propagated(
     features = propagate_features(
         graph,
         model.config.learn.num_hops,
+        resources,
         norm=model.config.infer.norm,
         scaling=model.scaling,
-        memory=memory,
-        threads=threads,
         work_directory=work,
-        on_event=on_event,
     )
     logits = np.empty((graph.num_nodes, weights.num_classes), np.float32)
     with torch.no_grad():

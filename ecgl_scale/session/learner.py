@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.base.events import EventSink
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.table import method_of
@@ -44,24 +43,22 @@ class Learner:
     """Weights, optimizer and bank of one run."""
 
     def __init__(
-        self, config: RunConfig, graph: GraphStore, stream: TaskStream, directory: Path, on_event: EventSink
+        self, config: RunConfig, graph: GraphStore, stream: TaskStream, directory: Path, resources: Resources
     ) -> None:
         self.config = config
         self.stream = stream
         self.directory = directory
         self.method = method_of(config)
-        self._on_event = on_event
+        self._resources = resources
         self._work = directory / WORK_NAME
         self.scaling = scaling_of(graph, stream, config)
         self.graphs = TaskGraphs(
             graph,
             stream,
             config.cache or directory / "tasks",
+            resources,
             self_loops=config.rank.self_loops,
             scaling=self.scaling,
-            memory=config.memory,
-            threads=config.threads,
-            on_event=on_event,
         )
         learn = config.learn
         self.trainer = Trainer(
@@ -75,8 +72,8 @@ class Learner:
             batching=learn.batching,
             batch_rows=learn.batch_rows,
         )
-        self.predictor = Predictor(config, self.graphs, self._work, on_event)
-        self.context = RunContext(config, stream, self.trainer, self.predictor, self._work, on_event)
+        self.predictor = Predictor(config, self.graphs, self._work, resources)
+        self.context = RunContext(config, stream, self.trainer, self.predictor, self._work, resources)
         self._segments: list[AnySegment] = []
         self._penalty: Penalty | None = None
 
@@ -173,7 +170,7 @@ class Learner:
         """One thread for small work: handing it out, and waiting for each other, would take longer than doing it."""
         weights = sum(fan_in * fan_out for fan_in, fan_out in pairwise(self.weights.widths))
         flops = 6 * weights * max(segment.rows.num_rows for segment in self._segments)
-        return 1 if flops < SMALL_EPOCH_FLOPS else self.config.threads or available_cores()
+        return 1 if flops < SMALL_EPOCH_FLOPS else self._resources.threads
 
     def end_task(self) -> None:
         """Let go of the task's rows."""
@@ -191,7 +188,7 @@ class Learner:
         """What the method does after a task; done again after a kill it does the same."""
         self.context.task = task
         self.context.bank = self.context.bank.for_tasks(range(task.index))
-        with torch_threads(self.config.threads or available_cores()):
+        with torch_threads(self._resources.threads):
             self.method.end_task(self.context)
             self.context.bank = self.method.remember(self.context)
         if self._keeps_nodes:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.matrix import make_matrix
 from ecgl_scale.infer.propagate import propagate_features
@@ -45,11 +45,11 @@ def _in_file(matrix: Matrix, path: Path) -> Matrix:
 class Predictor:
     """Graphs, features and logits of tasks."""
 
-    def __init__(self, config: RunConfig, graphs: TaskGraphs, work: Path, on_event: EventSink = ignore_events) -> None:
+    def __init__(self, config: RunConfig, graphs: TaskGraphs, work: Path, resources: Resources) -> None:
         self._config = config
         self._graphs = graphs
         self._work = work
-        self._on_event = on_event
+        self._resources = resources
         self._propagated: dict[int, Matrix] = {}
         self._of_all_seen: tuple[int, Matrix] | None = None
 
@@ -98,11 +98,9 @@ class Predictor:
         found = propagate_features(
             graph,
             self._config.learn.num_hops,
+            self._resources,
             norm=self._config.infer.norm,
-            memory=self._config.memory,
-            threads=self._config.threads,
             work_directory=directory,
-            on_event=self._on_event,
         )
         found = found if local.size == len(found) else np.asarray(found[local], np.float32)
         return _in_file(found, directory / "features.rows")
@@ -120,12 +118,10 @@ class Predictor:
         result = infer_logits(
             graph,
             weights.arrays(),
+            self._resources,
             settings=infer_settings(self._config),
-            memory=self._config.memory,
-            threads=self._config.threads,
             work_directory=directory,
             cuts_directory=self._graphs.directory,
-            on_event=self._on_event,
         )
         logits = np.array(result.logits[positions_of(nodes, ids)], np.float32)
         del result

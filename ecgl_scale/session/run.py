@@ -27,6 +27,7 @@ from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.session.checkpoint import Checkpoints
 from ecgl_scale.session.clock import StageClock
@@ -38,7 +39,7 @@ from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.profile import draw_profile, require_memray, tracked
 from ecgl_scale.session.results import make_results, summary, write_metrics
 from ecgl_scale.session.run_log import LOG_NAME, RunLog
-from ecgl_scale.session.setup import open_store, store_id, task_stream
+from ecgl_scale.session.setup import open_store, resources_of, task_stream
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.time.estimate import is_long, with_times
 from ecgl_scale.store.graph import GraphStore
@@ -67,15 +68,16 @@ def run(
     if memray:
         require_memray()
     graph = open_store(config)
+    resources = resources_of(config, on_event)
     early: list[Event] = []
     stream = task_stream(graph, config, _both(early.append, on_event))
-    plan = plan_run(graph, stream, config)
-    require_fit(plan, graph, stream, config)
-    if is_long(plan, graph, stream, config):
-        plan = with_times(plan, graph, stream, config)
+    plan = plan_run(graph, stream, config, resources)
+    require_fit(plan, graph, stream, config, resources)
+    if is_long(plan, graph, stream, config, resources):
+        plan = with_times(plan, graph, stream, config, resources)
     directory = RunDirectory.open(out, config, resume=resume)
     try:
-        begun = RunState(config.digest(), store_id(graph), stream.split_hash)
+        begun = RunState(config.digest(), graph.short_identity, stream.split_hash)
         state = RunState.read(directory.path) or begun
         _refuse_other_store(state, begun, directory.path)
         results = read_results(directory.path) if state.is_finished else None
@@ -85,7 +87,7 @@ def run(
                 for event in early:
                     log.hear(event)
                 with tracked(directory.path) if memray else nullcontext():
-                    results = _run_from(state, config, graph, stream, plan, directory, log)
+                    results = _run_from(state, config, graph, stream, plan, directory, resources.with_events(log))
                 if memray:
                     draw_profile(directory.path, log)
                 log.say(f"finished: {summary(results)}")
@@ -122,10 +124,10 @@ def _run_from(
     stream: TaskStream,
     plan: MemoryPlan,
     directory: RunDirectory,
-    on_event: EventSink,
+    resources: Resources,
 ) -> dict[str, Any]:
     """All that is still to do, up to the results."""
-    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, on_event)
+    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, resources.on_event)
     log = EventLog(directory.path / "events.jsonl", timeline)
     reason = "finished"
     try:
@@ -134,7 +136,7 @@ def _run_from(
         state.write(directory.path)
         with timeline, PeakSampler() as sampler:
             clock = StageClock(state.stages, sampler, log, plan.planned_bytes)
-            learner = Learner(config, graph, stream, directory.path, log)
+            learner = Learner(config, graph, stream, directory.path, resources.with_events(log))
             state = _learn_tasks(learner, stream, state, clock, Checkpoints(directory.path), log)
         results = make_results(config, stream, replace(state, stages=clock.records), plan)
         write_metrics(directory.path / "metrics.parquet", state)

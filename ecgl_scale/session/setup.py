@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from ecgl_scale.base.durable import crc32c_of
+from dataclasses import replace
+
 from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.learn.loss import LossSettings
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.scaling import Scaling, fit_standard
 from ecgl_scale.tasks.stream import TaskStream
+
+
+def resources_of(config: RunConfig, on_event: EventSink = ignore_events) -> Resources:
+    """What a run of this config may use, found out once."""
+    return Resources.of(config.memory, config.threads, on_event=on_event)
+
+
+def resources_like(resources: Resources, config: RunConfig) -> Resources:
+    """The same for another config; what it does not say stays, and no limit is looked for again."""
+    budget = resources.budget if config.memory is None else MemoryBudget.of(config.memory)
+    return replace(resources, budget=budget, threads=config.threads or resources.threads)
 
 
 def open_store(config: RunConfig) -> GraphStore:
@@ -27,12 +41,6 @@ def open_store(config: RunConfig) -> GraphStore:
             fix="set infer.partitions=auto",
         )
     return graph
-
-
-def store_id(graph: GraphStore) -> str:
-    """Tells stores apart by what is in them, wherever they are."""
-    crcs = [f"{name}:{record.crc32c}" for name, record in sorted(graph.manifest.files.items())]
-    return f"{crc32c_of(' '.join(crcs).encode()):08x}"
 
 
 def task_stream(graph: GraphStore, config: RunConfig, on_event: EventSink = ignore_events) -> TaskStream:

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import WrittenFile, free_bytes, storage_errors
-from ecgl_scale.base.events import BlockFinished, EventSink, StageFinished, StageStarted, ignore_events
-from ecgl_scale.base.memory import MemoryBudget, PeakSampler, own_memory_bytes
+from ecgl_scale.base.events import BlockFinished, EventSink, StageFinished, StageStarted
+from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.staging import Staging
-from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, partition_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
@@ -56,15 +56,9 @@ class MemoryShares:
     share_bytes: int
 
     @classmethod
-    def of(cls, budget: MemoryBudget, *, threads: int, num_keys_hint: int) -> MemoryShares:
-        """Split what is left of the budget; refuse if it is too little to work with."""
-        held = own_memory_bytes()
-        budget.require(
-            held + RESERVE_BYTES + MIN_SPARE_BYTES,
-            stage="the build",
-            formula=f"{format_bytes(held)} held already + {format_bytes(RESERVE_BYTES + MIN_SPARE_BYTES)} to work in",
-        )
-        spare = budget.total_bytes - held - RESERVE_BYTES
+    def of(cls, room_bytes: int, *, threads: int, num_keys_hint: int) -> MemoryShares:
+        """Split the room that the budget leaves, which must be at least ``RESERVE_BYTES + MIN_SPARE_BYTES``."""
+        spare = room_bytes - RESERVE_BYTES
         threads = max(1, min(threads, spare // SMALL_SHARE_BYTES))
         keys_bytes = num_keys_hint * KEY_BYTES
         # Keys that stay in memory need no scratch file; the threads' shares come first, as they set the speed.
@@ -83,20 +77,17 @@ class MemoryShares:
 def build_store(
     source: GraphSource,
     target: Path,
+    resources: Resources,
     *,
     options: BuildOptions | None = None,
-    memory: str | int | None = None,
     features_as: str = "auto",
     feature_dtype: str = "float32",
     overwrite: bool = False,
-    threads: int | None = None,
-    on_event: EventSink = ignore_events,
 ) -> Manifest:
     """Build ``target`` from ``source``.
 
-    Memory: never more RssAnon than ``memory`` (by default four fifths of the tightest limit around us). Disk: about
-    8 bytes for each stored edge, 8 a node and the features; while building also 8 bytes an edge of scratch space
-    where the keys do not fit in memory.
+    Memory: never more RssAnon than the budget of ``resources``. Disk: about 8 bytes for each stored edge, 8 a node
+    and the features; while building also 8 bytes an edge of scratch space where the keys do not fit in memory.
     """
     options = options or BuildOptions()
     if options.self_loops not in ("drop", "keep", "add"):
@@ -110,8 +101,11 @@ def build_store(
         Staging(target, marker=MANIFEST_NAME, overwrite=overwrite) as staging,
         storage_errors(staging.path),
     ):
-        shares = MemoryShares.of(MemoryBudget.of(memory), threads=threads or available_cores(), num_keys_hint=keys_hint)
+        least_bytes = RESERVE_BYTES + MIN_SPARE_BYTES
+        resources.require(least_bytes, stage="the build", formula=f"{format_bytes(least_bytes)} to work in")
+        shares = MemoryShares.of(resources.room_bytes, threads=resources.threads, num_keys_hint=keys_hint)
         _require_disk(source, keys_hint, shares, staging.path)
+        on_event = resources.on_event
         stages = _Stages(sampler, on_event)
         spill = KeySpill(staging.path / "keys.scratch", plan.num_buckets, allowance_bytes=shares.kept_bytes)
         try:

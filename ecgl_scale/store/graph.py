@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.events import ignore_events
+from ecgl_scale.base.durable import crc32c_of
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
@@ -55,7 +59,7 @@ class GraphStore:
         manifest = Manifest.read(path)
         check_files(path, manifest)
         if manifest.total_bytes <= READ_WHOLE_BELOW_BYTES:
-            check_bytes(path, manifest, on_event=ignore_events, threads=1)
+            check_bytes(path, manifest, threads=1)
         return cls(path, manifest)
 
     @classmethod
@@ -78,7 +82,7 @@ class GraphStore:
         """
         source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns)
         keep_all = BuildOptions(keep_duplicates=True, self_loops="keep")
-        build_store(source, Path(path), options=options or keep_all, memory=memory, overwrite=overwrite)
+        build_store(source, Path(path), Resources.of(memory), options=options or keep_all, overwrite=overwrite)
         return cls.open(path)
 
     @classmethod
@@ -106,6 +110,23 @@ class GraphStore:
             columns=arrays["columns"],
             **settings,
         )
+
+    @cached_property
+    def identity(self) -> str:
+        """A name for what is in the store, wherever it is: journals, caches and workers tell stores apart by it.
+
+        It is the sha256 of names, sizes and checksums of all files, and of what the manifest says of the edges.
+        """
+        files = {name: [record.size_bytes, record.crc32c] for name, record in sorted(self.manifest.files.items())}
+        edges = self.manifest.edges
+        facts = [files, self.num_nodes, edges.symmetrised, edges.keeps_duplicates, edges.self_loops]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+    @cached_property
+    def short_identity(self) -> str:
+        """Eight digits for people, as ``results.json`` has them."""
+        crcs = [f"{name}:{record.crc32c}" for name, record in sorted(self.manifest.files.items())]
+        return f"{crc32c_of(' '.join(crcs).encode()):08x}"
 
     @property
     def num_nodes(self) -> int:

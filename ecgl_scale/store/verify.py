@@ -19,9 +19,10 @@ from ecgl_kernels.checksum import checksum_rows, checksum_tiles
 from ecgl_kernels.csr import find_bad_row
 from ecgl_kernels.tiles import count_tiles, find_bad_tile
 from ecgl_scale.base.durable import SECTOR_BYTES, ReusableBytes, crc32c_of, open_direct, round_up, storage_errors
-from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
 from ecgl_scale.engine.block import Block
-from ecgl_scale.engine.threads import available_cores, map_bounded
+from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.edges.plan import RANGE_ROWS
@@ -81,7 +82,7 @@ def _stranger(path: Path) -> CorruptStoreError:
     )
 
 
-def check_bytes(store: Path, manifest: Manifest, *, on_event: EventSink, threads: int | None = None) -> None:
+def check_bytes(store: Path, manifest: Manifest, *, threads: int, on_event: EventSink = ignore_events) -> None:
     """Read every file once and compare its crc32c. Memory: one read buffer a thread."""
     stage = "read every byte"
     on_event(StageStarted(stage, manifest.total_bytes, "bytes"))
@@ -93,7 +94,7 @@ def check_bytes(store: Path, manifest: Manifest, *, on_event: EventSink, threads
             raise corrupt(store / name, "does not have the bytes that were written")
         return record.size_bytes
 
-    for size_bytes in map_bounded(check, manifest.files.items(), threads=threads or available_cores()):
+    for size_bytes in map_bounded(check, manifest.files.items(), threads=threads):
         done += size_bytes
         on_event(BlockFinished(stage, done))
 
@@ -118,20 +119,20 @@ def _crc_of_file(path: Path, size_bytes: int) -> int:
     return crc
 
 
-def verify_store(store: Path, *, on_event: EventSink, fast: bool = False) -> VerifyReport:
+def verify_store(store: Path, resources: Resources, *, fast: bool = False) -> VerifyReport:
     """Check files; unless ``fast``, also every byte, every row and every tile."""
     manifest = Manifest.read(store)
     check_files(store, manifest)
     open_features(store, manifest)  # compares their own metadata with the manifest
     if not fast:
-        check_bytes(store, manifest, on_event=on_event)
-        _check_graph(store, manifest, on_event=on_event)
+        check_bytes(store, manifest, threads=resources.threads, on_event=resources.on_event)
+        _check_graph(store, manifest, resources)
     return VerifyReport(len(manifest.files), manifest.total_bytes, manifest.num_nodes, manifest.edges.num_edges)
 
 
-def _check_graph(store: Path, manifest: Manifest, *, on_event: EventSink) -> None:
+def _check_graph(store: Path, manifest: Manifest, resources: Resources) -> None:
     stage = "check rows and tiles"
-    on_event(StageStarted(stage, manifest.edges.num_edges, "edges"))
+    resources.on_event(StageStarted(stage, manifest.edges.num_edges, "edges"))
     edges, tiles = EdgeStore(store, manifest), TileStore(store, manifest)
     edges.trust_bytes()
     tiles.trust_bytes()
@@ -145,9 +146,9 @@ def _check_graph(store: Path, manifest: Manifest, *, on_event: EventSink) -> Non
         return int(rows.values.size)
 
     done = 0
-    for num_edges in map_bounded(check, edges.blocks(), threads=available_cores()):
+    for num_edges in map_bounded(check, edges.blocks(), threads=resources.threads):
         done += num_edges
-        on_event(BlockFinished(stage, done))
+        resources.on_event(BlockFinished(stage, done))
     if done != manifest.edges.num_edges:
         raise CorruptStoreError(
             f"the blocks hold {done:,} edges", where=store, expected=f"{manifest.edges.num_edges:,}"

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.events import EventSink, Note, ignore_events
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.base.events import Note
 from ecgl_scale.engine.plan import StagePlan, largest
-from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import LockedError, StoreError, StoreExistsError, UsageError
 from ecgl_scale.store.build import MIN_SPARE_BYTES, RESERVE_BYTES, MemoryShares, build_store
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
@@ -31,11 +30,10 @@ from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task, TaskStream
 from ecgl_scale.tasks.subset import Subset
-from ecgl_scale.units import MIB
 
 STAGE = "extract task graph"
 WAIT_SECONDS = 0.2
-KEY_VERSION = 1
+KEY_VERSION = 2
 """Part of every key: a change in what is extracted makes a new one."""
 
 
@@ -43,13 +41,11 @@ def extract_graph(
     graph: GraphStore,
     node_ids: Ids,
     target: Path,
+    resources: Resources,
     *,
     self_loops: bool = False,
     scaling: Scaling | None = None,
-    memory: str | int | None = None,
-    threads: int | None = None,
     overwrite: bool = False,
-    on_event: EventSink = ignore_events,
 ) -> GraphStore:
     """Build the store of the subgraph that ``node_ids`` (ascending) induce, and open it.
 
@@ -68,11 +64,11 @@ def extract_graph(
     ------
     See ``plan_extract``.
     """
-    subset = Subset(graph, node_ids, scaling or Scaling(), threads or available_cores())
-    MemoryBudget.of(memory).require(
-        own_memory_bytes() + subset.map_bytes + RESERVE_BYTES + MIN_SPARE_BYTES,
+    subset = Subset(graph, node_ids, scaling or Scaling(), resources.threads)
+    resources.require(
+        subset.map_bytes + RESERVE_BYTES + MIN_SPARE_BYTES,
         stage=STAGE,
-        formula=f"held already + {subset.map_dtype.itemsize} bytes a node of the whole graph + 88 MiB",
+        formula=f"{subset.map_dtype.itemsize} bytes a node of the whole graph + 88 MiB",
     )
     edges = graph.manifest.edges
     options = BuildOptions(
@@ -85,13 +81,11 @@ def extract_graph(
     build_store(
         subset.source(features, {"key": key, "scaling": subset.scaling.kind}),
         target,
+        resources,
         options=options,
-        memory=memory,
         features_as="sparse" if isinstance(features, SparseSource) else "dense",
         feature_dtype=features.dtype.name if isinstance(features, DenseSource) else "float32",
         overwrite=overwrite,
-        threads=threads,
-        on_event=on_event,
     )
     return GraphStore.open(target)
 
@@ -102,11 +96,11 @@ def plan_extract(
     *,
     self_loops: bool = False,
     scaling: Scaling | None = None,
-    memory: str | int | None = None,
-    threads: int | None = None,
+    room_bytes: int,
+    threads: int,
     in_degrees: NDArray[Any] | None = None,
 ) -> StagePlan:
-    """What an extraction needs within the budget, or the least that it ever needs where that is more.
+    """What an extraction needs within ``room_bytes``, or the least that it ever needs where that is more.
 
     Memory
     ------
@@ -115,12 +109,10 @@ def plan_extract(
     the build cuts from the rest of the budget; features go through in pieces that need less. Without ``in_degrees``
     of the whole graph the largest block is not known, and the whole share is counted.
     """
-    subset = Subset(graph, node_ids, scaling or Scaling(), threads or available_cores())
-    budget = MemoryBudget.of(memory)
+    subset = Subset(graph, node_ids, scaling or Scaling(), threads)
     num_keys = subset.num_edges_hint + (node_ids.size if self_loops else 0)
-    least_bytes = own_memory_bytes() + RESERVE_BYTES + MIN_SPARE_BYTES + MIB  # what is held may grow a little meanwhile
-    rest = MemoryBudget(max(budget.total_bytes - subset.map_bytes, least_bytes), budget.origin)
-    shares = MemoryShares.of(rest, threads=subset.threads, num_keys_hint=subset.num_edges_hint)
+    rest = max(room_bytes - subset.map_bytes, RESERVE_BYTES + MIN_SPARE_BYTES)
+    shares = MemoryShares.of(rest, threads=threads, num_keys_hint=subset.num_edges_hint)
     thread_bytes = _thread_bytes(subset, shares, in_degrees, self_loops=self_loops)
     work_bytes = max(shares.threads * thread_bytes, min(MIN_SPARE_BYTES, shares.threads * shares.share_bytes))
     build_bytes = RESERVE_BYTES + work_bytes + min(shares.kept_bytes, num_keys * KEY_BYTES)
@@ -171,21 +163,17 @@ class TaskGraphs:
         graph: GraphStore,
         tasks: TaskStream,
         directory: Path,
+        resources: Resources,
         *,
         self_loops: bool = False,
         scaling: Scaling | None = None,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        on_event: EventSink = ignore_events,
     ) -> None:
         self.graph = graph
         self.tasks = tasks
         self.directory = Path(directory)
         self.self_loops = self_loops
         self.scaling = scaling or Scaling()
-        self._memory = memory
-        self._threads = threads
-        self._on_event = on_event
+        self._resources = resources
         self._open: dict[tuple[str, int], GraphStore] = {}
 
     def own(self, task: Task) -> GraphStore:
@@ -202,7 +190,7 @@ class TaskGraphs:
             return task.node_ids
         return np.sort(np.concatenate([earlier.node_ids for earlier in self.tasks.seen(task)]))
 
-    def plan(self, *, scope: str = "own", in_degrees: NDArray[Any] | None = None) -> StagePlan:
+    def plan(self, room_bytes: int, *, scope: str = "own", in_degrees: NDArray[Any] | None = None) -> StagePlan:
         """What extracting the graphs of all tasks needs, whether or not they are there already."""
         plans = [
             plan_extract(
@@ -210,8 +198,8 @@ class TaskGraphs:
                 self.node_ids(task, scope=scope),
                 self_loops=self.self_loops,
                 scaling=self.scaling,
-                memory=self._memory,
-                threads=self._threads,
+                room_bytes=room_bytes,
+                threads=self._resources.threads,
                 in_degrees=in_degrees,
             )
             for task in self.tasks
@@ -233,7 +221,9 @@ class TaskGraphs:
                 return self._open_or_extract(ids)
             except LockedError as error:
                 if not is_told:
-                    self._on_event(Note(f"waiting for another run to extract the same task graph ({error.where})"))
+                    self._resources.on_event(
+                        Note(f"waiting for another run to extract the same task graph ({error.where})")
+                    )
                 is_told = True
                 time.sleep(WAIT_SECONDS)
 
@@ -243,18 +233,16 @@ class TaskGraphs:
             return GraphStore.open(path)
         except StoreError as error:
             if path.exists():
-                self._on_event(Note(f"a kept task graph is extracted anew: {error.what} ({path})"))
+                self._resources.on_event(Note(f"a kept task graph is extracted anew: {error.what} ({path})"))
         try:
             return extract_graph(
                 self.graph,
                 ids,
                 path,
+                self._resources,
                 self_loops=self.self_loops,
                 scaling=self.scaling,
-                memory=self._memory,
-                threads=self._threads,
                 overwrite=path.exists(),
-                on_event=self._on_event,
             )
         except StoreExistsError:
             # Another run was quicker; or somebody's directory is in our way, which this then says.
@@ -265,10 +253,7 @@ def graph_key(graph: GraphStore, node_ids: Ids, *, self_loops: bool, scaling: Sc
     """A name for an extracted graph: sha256 of all that its content depends on, 24 hexadecimal digits."""
     identity: dict[str, Any] = {
         "version": KEY_VERSION,
-        "files": {name: [record.size_bytes, record.crc32c] for name, record in graph.manifest.files.items()},
-        "num_nodes": graph.num_nodes,
-        "symmetrised": graph.manifest.edges.symmetrised,
-        "keeps_duplicates": graph.manifest.edges.keeps_duplicates,
+        "store": graph.identity,
         "self_loops": self_loops,
         "scaling": scaling.to_json(),
     }

@@ -11,6 +11,7 @@ from scipy import sparse
 from ecgl_scale import GraphStore
 from ecgl_scale.base.events import ignore_events
 from ecgl_scale.store.verify import verify_store
+from tests.resources import at
 
 KINDS = ("dense", "sparse")
 RANGE_ROWS = 1 << 16
@@ -35,4 +36,4 @@ def build(path: Path, kind: str, seed: int, *, num_nodes: int = NUM_NODES) -> Pa
 
 
 def verify(path: Path) -> None:
-    verify_store(path, on_event=ignore_events)
+    verify_store(path, at(on_event=ignore_events))

@@ -21,6 +21,7 @@ from ecgl_scale.store.sources.npz import open_npz_source
 from ecgl_scale.store.verify import verify_store
 from ecgl_scale.units import MIB
 from tests.faults.running import file_checksums, inject, leftovers, needs_strace, run_cli, run_process, write_graph
+from tests.resources import at
 
 pytestmark = pytest.mark.faults
 
@@ -106,7 +107,7 @@ def test_a_disk_that_fills_up_at_any_moment_ends_with_5_and_leaves_nothing(
     (disk / "filler").unlink()
     assert run_cli(*arguments).code == 0
     assert file_checksums(store) == clean
-    verify_store(store, on_event=ignore_events)
+    verify_store(store, at(on_event=ignore_events))
     assert leftovers(disk) == []
 
 
@@ -119,7 +120,7 @@ def test_a_disk_that_fills_up_leaves_the_old_store(
     _leave_free(disk, MIB)
     assert run_cli("--quiet", "ingest", "npz", graph_file, store, "--overwrite").code == 5
     assert file_checksums(store) == old
-    verify_store(store, on_event=ignore_events)
+    verify_store(store, at(on_event=ignore_events))
     (disk / "filler").unlink()
     assert run_cli("--quiet", "ingest", "npz", graph_file, store, "--overwrite").code == 0
     assert file_checksums(store) != old
@@ -133,7 +134,7 @@ def test_scratch_space_that_runs_out_is_a_storage_error(
     monkeypatch.setattr(MemoryShares, "of", lambda *arguments, **options: shares)
     source = open_npz_source(write_graph(tmp_path / "graph.npz", edges=1_500_000))
     with pytest.raises(StorageError, match=r"keys\.scratch \(.* free, .* needed\)"):
-        build_store(source, disk / "graph.ecgl")
+        build_store(source, disk / "graph.ecgl", at())
     assert list(disk.iterdir()) == []
 
 
@@ -157,7 +158,7 @@ def test_a_failing_fsync_is_never_ignored(graph_file: Path, tmp_path: Path, monk
         assert (ran.code, ran.stdout) == (5, "")
         assert "Input/output error" in ran.stderr
         if store.exists():  # only the name of the finished store was not made durable
-            verify_store(store, on_event=ignore_events)
+            verify_store(store, at(on_event=ignore_events))
             subprocess.run(["rm", "-r", str(store)], check=True)
     assert number > 10
 
@@ -181,7 +182,7 @@ def test_an_eio_from_the_kernel_at_a_read_names_the_file(graph_file: Path, tmp_p
     ran = run_process("verify", store, under=inject("preadv,preadv2:error=EIO:when=1"))
     assert (ran.code, ran.stdout) == (5, "")
     assert re.search(rf"Input/output error\n  where: {store}/\S+", ran.stderr)
-    verify_store(store, on_event=ignore_events)
+    verify_store(store, at(on_event=ignore_events))
 
 
 def test_a_read_that_fails_is_a_storage_error_and_not_a_damaged_file(
@@ -277,4 +278,4 @@ def test_an_empty_directory_may_be_overwritten(graph_file: Path, tmp_path: Path)
     store.mkdir()
     assert run_cli("ingest", "npz", graph_file, store).code == 3
     assert run_cli("--quiet", "ingest", "npz", graph_file, store, "--overwrite").code == 0
-    verify_store(store, on_event=ignore_events)
+    verify_store(store, at(on_event=ignore_events))

@@ -32,6 +32,7 @@ from tests.faults.running import (
     start_child,
     write_graph,
 )
+from tests.resources import at
 
 pytestmark = pytest.mark.faults
 
@@ -78,7 +79,7 @@ def _check_after_kill(store: Path, clean: dict[str, Any], old: dict[str, bytes] 
         with pytest.raises(IncompleteStoreError):
             GraphStore.open(store)
         return "nothing"
-    verify_store(store, on_event=ignore_events)
+    verify_store(store, at(on_event=ignore_events))
     if old is not None and _everything_in(store) == old:
         return "old"
     assert file_checksums(store) == clean
@@ -89,7 +90,7 @@ def _finish(graph_file: Path, store: Path, clean: dict[str, Any]) -> None:
     ran = run_cli("--quiet", "ingest", "npz", graph_file, store, "--overwrite")
     assert ran.code == 0, ran.stderr
     assert file_checksums(store) == clean
-    verify_store(store, on_event=ignore_events)
+    verify_store(store, at(on_event=ignore_events))
     assert leftovers(store.parent) == []
 
 
@@ -180,7 +181,7 @@ def test_killed_by_the_kernel_at_the_last_rename_the_store_is_absent_or_whole(tm
     assert ran.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
     assert leftovers(tmp_path) != []
     if store.exists():  # a killed call may or may not have been done
-        verify_store(store, on_event=ignore_events)
+        verify_store(store, at(on_event=ignore_events))
     assert run_cli("--quiet", "ingest", "npz", graph_file, store, "--overwrite").code == 0
     assert leftovers(tmp_path) == []
 
@@ -192,7 +193,7 @@ def test_killed_by_the_kernel_at_the_exchange_of_two_stores_one_of_them_is_whole
     under = inject("renameat2:signal=SIGKILL:when=1")
     ran = run_process("--quiet", "ingest", "npz", graph_file, store, "--overwrite", under=under)
     assert ran.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    verify_store(store, on_event=ignore_events)
+    verify_store(store, at(on_event=ignore_events))
     assert run_cli("--quiet", "ingest", "npz", graph_file, store, "--overwrite").code == 0
     assert leftovers(tmp_path) == []
 

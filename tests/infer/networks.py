@@ -10,6 +10,7 @@ from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
+from tests.resources import at
 from tests.store.graphs import random_edges
 
 KEEP_LOOPS = BuildOptions(self_loops="keep")
@@ -42,7 +43,7 @@ def layers_of(*widths, bias=True, seed=0):
 
 def build_graph(path, num_nodes, edge_index, x, *, options=None, features="dense", dtype="float32"):
     source = array_source(edge_index, x=x, num_nodes=num_nodes)
-    build_store(source, path, options=options or BuildOptions(), features_as=features, feature_dtype=dtype)
+    build_store(source, path, at(), options=options or BuildOptions(), features_as=features, feature_dtype=dtype)
     return GraphStore.open(path)
 
 

@@ -9,6 +9,7 @@ import pytest
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.settings import InferSettings
 from tests.infer.networks import BACKENDS, MODES, assert_close, dgl_logits, layers_of, matrix, random_graph
+from tests.resources import at
 
 MATHS = [*product(("gcn", "sage", "sgc"), ("sym", "sum", "mean"), ("inside", "outside"))]
 """Encoder, norm, place of the bias."""
@@ -40,7 +41,7 @@ def test_every_partitioning_equals_one_pass_of_dgl(graph, by_dgl, tmp_path, back
     partitioner, sources, partitions = mode
     for maths in maths_for(backend, mode):
         chosen = InferSettings(*maths, backend, partitioner=partitioner, partitions=partitions, sources=sources)
-        found = infer_logits(graph, LAYERS, settings=chosen, work_directory=tmp_path)
+        found = infer_logits(graph, LAYERS, at(), settings=chosen, work_directory=tmp_path)
         assert_close(found.logits, by_dgl[maths])
         assert found.backend == backend
         assert found.partitions == (1 if partitions == "auto" else partitions)

@@ -20,6 +20,7 @@ from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.scaling import Scaling
 from tests.infer.networks import layers_of, random_graph
+from tests.resources import at
 
 WIDTHS = (10, 16, 5)
 SLICED = (PassLayout((0, 4, 8, 10), True), PassLayout((0, 5), False))
@@ -56,7 +57,7 @@ def infer(graph, work, *, stop_after=None, seed=0, widths=WIDTHS, scaling=None, 
     settings = InferSettings(**{"backend": "numba", "partitions": 3, **chosen})
     layers = layers_of(*widths, seed=seed)
     return infer_logits(
-        graph, layers, settings=settings, scaling=scaling, memory=memory, work_directory=work, on_event=listen
+        graph, layers, at(memory=memory, on_event=listen), settings=settings, scaling=scaling, work_directory=work
     )
 
 
@@ -202,9 +203,9 @@ def _infer_slowly(store: Path, work: Path) -> None:
     infer_logits(
         GraphStore.open(store),
         layers_of(*WIDTHS),
+        at(on_event=lambda event: time.sleep(0.02)),
         settings=InferSettings(backend="numba", partitions=20),
         work_directory=work,
-        on_event=lambda event: time.sleep(0.02),
     )
 
 

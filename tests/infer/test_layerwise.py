@@ -27,6 +27,7 @@ from tests.infer.networks import (
     naive_logits,
     random_graph,
 )
+from tests.resources import at
 from tests.store.graphs import KEEP_ALL, random_edges
 
 
@@ -41,7 +42,7 @@ def test_layers_equal_dense_matrices_for_all_maths(graph, tmp_path):
         for widths in ((10, 16, 5), (10, 6, 12, 3), (10, 4)):
             layers = layers_of(*widths)
             chosen = InferSettings(encoder=encoder, norm=norm, bias_place=place, backend="numba", partitions=3)
-            found = infer_logits(graph, layers, settings=chosen, work_directory=tmp_path)
+            found = infer_logits(graph, layers, at(), settings=chosen, work_directory=tmp_path)
             assert_close(found.logits, naive_logits(graph, x, layers, encoder=encoder, norm=norm, bias_place=place))
             assert found.logits.shape == (60, widths[-1])
     assert not list(tmp_path.iterdir())
@@ -73,7 +74,7 @@ def test_any_graph_equals_dense_matrices(
     chosen = InferSettings(
         encoder, norm, place, "numba", partitioner=partitioner, partitions=partitions, sources=sources
     )
-    found = infer_logits(graph, layers, settings=chosen, work_directory=folder / "w")
+    found = infer_logits(graph, layers, at(), settings=chosen, work_directory=folder / "w")
     if options is KEEP_ALL:  # an edge kept twice counts twice, a loop never more than once
         assert graph.num_edges == len(edges)
     assert_close(found.logits, naive_logits(graph, x, layers, encoder=encoder, norm=norm, bias_place=place))
@@ -88,7 +89,9 @@ def wide(tmp_path_factory):
 def test_the_bits_depend_on_neither_partitions_nor_threads_nor_halos(wide, tmp_path):
     layers = layers_of(20, 33, 7)
     found = [
-        infer_logits(wide, layers, settings=InferSettings(**chosen), threads=threads, work_directory=tmp_path).logits
+        infer_logits(
+            wide, layers, at(threads=threads), settings=InferSettings(**chosen), work_directory=tmp_path
+        ).logits
         for chosen, threads in [
             ({"backend": "numba", "partitions": 1}, 1),
             ({"backend": "numba", "partitions": 1}, 3),
@@ -104,9 +107,9 @@ def test_the_bits_depend_on_neither_partitions_nor_threads_nor_halos(wide, tmp_p
 
 def test_ldg_partitions_agree_to_rounding_with_contiguous_ones(wide, tmp_path):
     layers = layers_of(20, 33, 7)
-    one = infer_logits(wide, layers, settings=InferSettings(backend="numba"), work_directory=tmp_path).logits
+    one = infer_logits(wide, layers, at(), settings=InferSettings(backend="numba"), work_directory=tmp_path).logits
     ldg = InferSettings(backend="numba", partitioner="ldg", partitions=5)
-    assert_close(infer_logits(wide, layers, settings=ldg, work_directory=tmp_path).logits, one)
+    assert_close(infer_logits(wide, layers, at(), settings=ldg, work_directory=tmp_path).logits, one)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -114,7 +117,7 @@ def test_sparse_features_are_multiplied_first(tmp_path, backend):
     graph = random_graph(tmp_path / "g", num_features=30, density=0.1, features="sparse")
     x, layers = matrix(60, 30, density=0.1), layers_of(30, 40, 5)
     chosen = InferSettings(backend=backend, partitions=2)
-    found = infer_logits(graph, layers, settings=chosen, work_directory=tmp_path / "w")
+    found = infer_logits(graph, layers, at(), settings=chosen, work_directory=tmp_path / "w")
     assert found.order == ("features 30 -> 40", "aggregate 40", "40 -> 5", "aggregate 5")
     assert_close(found.logits, naive_logits(graph, x, layers))
 
@@ -122,7 +125,7 @@ def test_sparse_features_are_multiplied_first(tmp_path, backend):
 def test_the_narrower_side_goes_through_the_graph(graph, tmp_path):
     def order(*widths, **chosen):
         chosen = InferSettings(backend="numba", **chosen)
-        return infer_logits(graph, layers_of(*widths), settings=chosen, work_directory=tmp_path).order
+        return infer_logits(graph, layers_of(*widths), at(), settings=chosen, work_directory=tmp_path).order
 
     assert order(10, 256, 4) == ("aggregate 10", "10 -> 256", "256 -> 4", "aggregate 4")
     assert order(10, 4, 8) == ("features 10 -> 4", "aggregate 4", "aggregate 4", "4 -> 8")
@@ -139,7 +142,7 @@ def test_features_are_scaled_as_they_are_read(tmp_path, kind, features, hidden):
     scaling = Scaling(kind) if kind != "standard" else fit_standard(graph.features, np.arange(60))
     for sources in ("held", "halo"):
         chosen = InferSettings(backend="numba", partitions=2, sources=sources)
-        found = infer_logits(graph, layers, settings=chosen, scaling=scaling, work_directory=tmp_path / "w")
+        found = infer_logits(graph, layers, at(), settings=chosen, scaling=scaling, work_directory=tmp_path / "w")
         assert_close(found.logits, naive_logits(graph, scaling.apply(x), layers))
 
 
@@ -147,7 +150,7 @@ def test_tensors_and_arrays_are_the_same_weights(graph, tmp_path):
     torch = pytest.importorskip("torch")
     layers = layers_of(10, 16, 5)
     tensors = [(torch.nn.Parameter(torch.from_numpy(w)), torch.from_numpy(b)) for w, b in layers]
-    one, two = (infer_logits(graph, given, work_directory=tmp_path).logits for given in (layers, tensors))
+    one, two = (infer_logits(graph, given, at(), work_directory=tmp_path).logits for given in (layers, tensors))
     np.testing.assert_array_equal(one, two)
 
 
@@ -158,7 +161,7 @@ def test_weights_that_lie_by_columns_are_the_same_weights(tmp_path, features):
     by_columns = [(np.asfortranarray(weight), bias) for weight, bias in by_rows]
     chosen = InferSettings(backend="numba", partitions=2)
     first, second = (
-        infer_logits(graph, layers, settings=chosen, work_directory=tmp_path / "work").logits
+        infer_logits(graph, layers, at(), settings=chosen, work_directory=tmp_path / "work").logits
         for layers in (by_rows, by_columns)
     )
     assert first.tobytes() == second.tobytes()
@@ -167,7 +170,7 @@ def test_weights_that_lie_by_columns_are_the_same_weights(tmp_path, features):
 def test_progress_counts_partitions_of_all_steps(graph, tmp_path):
     events = []
     chosen = InferSettings(backend="numba", partitions=3)
-    infer_logits(graph, layers_of(10, 16, 5), settings=chosen, work_directory=tmp_path, on_event=events.append)
+    infer_logits(graph, layers_of(10, 16, 5), at(on_event=events.append), settings=chosen, work_directory=tmp_path)
     assert events == [StageStarted("infer", 6, "partitions"), *[BlockFinished("infer", n) for n in range(1, 7)]]
 
 
@@ -183,7 +186,7 @@ def test_progress_counts_partitions_of_all_steps(graph, tmp_path):
 )
 def test_weights_that_do_not_fit_are_refused(graph, tmp_path, layers, message):
     with pytest.raises(UsageError, match=message):
-        infer_logits(graph, layers, work_directory=tmp_path)
+        infer_logits(graph, layers, at(), work_directory=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -214,10 +217,10 @@ def test_a_device_that_is_not_there_is_refused(graph, tmp_path):
     torch = pytest.importorskip("torch")
     chosen = InferSettings(backend="torch", device=f"cuda:{torch.cuda.device_count()}")
     with pytest.raises(UsageError, match="no device"):
-        infer_logits(graph, layers_of(10, 5), settings=chosen, work_directory=tmp_path)
+        infer_logits(graph, layers_of(10, 5), at(), settings=chosen, work_directory=tmp_path)
 
 
 def test_a_store_without_features_is_refused(tmp_path):
     graph = GraphStore.from_edge_index(random_edges(20, 40), path=tmp_path / "g", num_nodes=20)
     with pytest.raises(UsageError, match="no features"):
-        infer_logits(graph, layers_of(10, 5), work_directory=tmp_path / "w")
+        infer_logits(graph, layers_of(10, 5), at(), work_directory=tmp_path / "w")

@@ -19,8 +19,9 @@ from ecgl_scale.infer.layerwise import infer_logits, plan_inference
 from ecgl_scale.infer.layout import Layout, PassLayout, Planner
 from ecgl_scale.infer.program import shape_layers, write_program
 from ecgl_scale.infer.settings import InferSettings
-from ecgl_scale.units import MIB, parse_bytes
+from ecgl_scale.units import GIB, MIB, parse_bytes
 from tests.infer.networks import BACKENDS, assert_close, layers_of, random_graph
+from tests.resources import at
 
 WIDTHS = (20, 33, 7)
 
@@ -49,14 +50,14 @@ def test_slices_of_columns_give_the_same_bits(tmp_path, monkeypatch, features, c
     width = 33 if features == "sparse" else 20
     layers = layers_of(*WIDTHS)
     settings = InferSettings(backend="numba", partitions=3)
-    whole = infer_logits(graph, layers, settings=settings, work_directory=tmp_path / "w")
+    whole = infer_logits(graph, layers, at(), settings=settings, work_directory=tmp_path / "w")
     cut = (*columns[:-1], width)
     lay_out(
         monkeypatch,
         passes=(PassLayout(cut, True), PassLayout((0, 4, 7), False)),
         prepares_file=features == "sparse",
     )
-    sliced = infer_logits(graph, layers, settings=settings, work_directory=tmp_path / "w")
+    sliced = infer_logits(graph, layers, at(), settings=settings, work_directory=tmp_path / "w")
     np.testing.assert_array_equal(whole.logits, sliced.logits)
     assert sliced.read_bytes > whole.read_bytes
     assert not list((tmp_path / "w").iterdir())
@@ -65,9 +66,9 @@ def test_slices_of_columns_give_the_same_bits(tmp_path, monkeypatch, features, c
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_other_backends_take_slices_too(graph, tmp_path, monkeypatch, backend):
     settings = InferSettings(backend=backend, partitions=3)
-    whole = infer_logits(graph, layers_of(*WIDTHS), settings=settings, work_directory=tmp_path).logits
+    whole = infer_logits(graph, layers_of(*WIDTHS), at(), settings=settings, work_directory=tmp_path).logits
     lay_out(monkeypatch, passes=(PassLayout((0, 12, 20), True), PassLayout((0, 4, 7), True)))
-    sliced = infer_logits(graph, layers_of(*WIDTHS), settings=settings, work_directory=tmp_path).logits
+    sliced = infer_logits(graph, layers_of(*WIDTHS), at(), settings=settings, work_directory=tmp_path).logits
     assert_close(sliced, whole)
     assert isinstance(sliced, np.memmap)
     assert [path.name for path in tmp_path.iterdir()] == ["matrix-5.rows"]
@@ -76,9 +77,9 @@ def test_other_backends_take_slices_too(graph, tmp_path, monkeypatch, backend):
 def test_logits_that_do_not_fit_stay_in_a_file_which_the_next_call_leaves_alone(graph, tmp_path, monkeypatch):
     lay_out(monkeypatch, passes=(PassLayout((0, 20), True), PassLayout((0, 7), True)))
     settings = InferSettings(backend="numba")
-    first = infer_logits(graph, layers_of(*WIDTHS), settings=settings, work_directory=tmp_path).logits
+    first = infer_logits(graph, layers_of(*WIDTHS), at(), settings=settings, work_directory=tmp_path).logits
     kept = np.array(first)
-    second = infer_logits(graph, layers_of(*WIDTHS, seed=1), settings=settings, work_directory=tmp_path).logits
+    second = infer_logits(graph, layers_of(*WIDTHS, seed=1), at(), settings=settings, work_directory=tmp_path).logits
     np.testing.assert_array_equal(first, kept)
     assert not np.array_equal(first, second)
 
@@ -115,11 +116,13 @@ def test_a_layout_survives_the_journal(large):
 def test_a_small_budget_is_refused_with_one_that_works(graph, tmp_path, chosen):
     settings = InferSettings(**{"backend": "numba", **chosen})
     layers = layers_of(*WIDTHS)
-    wanted = infer_logits(graph, layers, settings=settings, work_directory=tmp_path).logits
+    wanted = infer_logits(graph, layers, at(), settings=settings, work_directory=tmp_path).logits
     with pytest.raises(DoesNotFitError, match="at least --memory") as refused:
-        infer_logits(graph, layers, settings=settings, memory="1MiB", work_directory=tmp_path)
+        infer_logits(graph, layers, at(memory="1MiB"), settings=settings, work_directory=tmp_path)
     enough = re.search(r"--memory (\S+)", str(refused.value))[1]
-    found = infer_logits(graph, layers, settings=settings, memory=parse_bytes(enough) + MIB, work_directory=tmp_path)
+    found = infer_logits(
+        graph, layers, at(memory=parse_bytes(enough) + MIB), settings=settings, work_directory=tmp_path
+    )
     assert_close(found.logits, wanted)
 
 
@@ -138,12 +141,12 @@ def test_a_small_budget_is_refused_with_one_that_works(graph, tmp_path, chosen):
 def test_memory_stays_within_the_plan_and_the_plan_within_the_budget(large, tmp_path, chosen, room_mib):
     layers = layers_of(100, 256, 48)
     settings = InferSettings(**chosen)
-    infer_logits(large, layers, settings=settings, work_directory=tmp_path)  # loads and compiles
+    infer_logits(large, layers, at(), settings=settings, work_directory=tmp_path)  # loads and compiles
     held = own_memory_bytes()
     budget = held + room_mib * MIB
-    plan = plan_inference(large, (100, 256, 48), settings=settings, memory=budget)
+    plan = plan_inference(large, (100, 256, 48), settings=settings, room_bytes=room_mib * MIB, threads=2)
     with PeakSampler(0.001) as sampler:
-        found = infer_logits(large, layers, settings=settings, memory=budget, work_directory=tmp_path)
+        found = infer_logits(large, layers, at(memory=budget), settings=settings, work_directory=tmp_path)
     used = sampler.peak_bytes - held
     assert plan.host_bytes <= room_mib * MIB
     assert used <= 1.1 * found.planned_bytes
@@ -152,9 +155,15 @@ def test_memory_stays_within_the_plan_and_the_plan_within_the_budget(large, tmp_
 
 
 def test_the_plan_of_a_subgraph_is_smaller(large):
-    whole = plan_inference(large, (100, 256, 48), settings=InferSettings(backend="numba"))
+    whole = plan_inference(large, (100, 256, 48), settings=InferSettings(backend="numba"), room_bytes=GIB, threads=2)
     part = plan_inference(
-        large, (100, 256, 48), settings=InferSettings(backend="numba"), num_nodes=10_000, num_edges=40_000
+        large,
+        (100, 256, 48),
+        settings=InferSettings(backend="numba"),
+        room_bytes=GIB,
+        threads=2,
+        num_nodes=10_000,
+        num_edges=40_000,
     )
     assert part.host_bytes < whole.host_bytes
     assert part.read_bytes < whole.read_bytes
@@ -187,7 +196,9 @@ def test_a_full_disk_is_told_before_anything_is_mapped(graph, tmp_path, monkeypa
     monkeypatch.setattr(matrix.os, "posix_fallocate", full)
     lay_out(monkeypatch, passes=(PassLayout((0, 20), True), PassLayout((0, 7), False)))
     with pytest.raises(StorageError, match="disk refused"):
-        infer_logits(graph, layers_of(*WIDTHS), settings=InferSettings(backend="numba"), work_directory=tmp_path / "w")
+        infer_logits(
+            graph, layers_of(*WIDTHS), at(), settings=InferSettings(backend="numba"), work_directory=tmp_path / "w"
+        )
     assert not list((tmp_path / "w").iterdir())
 
 
@@ -198,7 +209,9 @@ def test_our_own_kernels_need_no_torch(graph, tmp_path):
         "from ecgl_scale.infer.settings import InferSettings\n"
         "from ecgl_scale.store.graph import GraphStore\n"
         "graph, work = GraphStore.open(sys.argv[1]), Path(sys.argv[2])\n"
-        "infer_logits(graph, [(np.zeros((3, 20)), None)], settings=InferSettings(device='cpu'), work_directory=work)\n"
+        "from ecgl_scale.engine.resources import Resources\n"
+        "layers, settings = [(np.zeros((3, 20)), None)], InferSettings(device='cpu')\n"
+        "infer_logits(graph, layers, Resources.of(), settings=settings, work_directory=work)\n"
         "assert not {'torch', 'dgl'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", program, str(graph.path), str(tmp_path)], check=True, timeout=120)

@@ -29,6 +29,7 @@ from tests.infer.networks import (
     propagation,
     random_graph,
 )
+from tests.resources import at
 
 ROOMY = MemoryBudget(1 << 40, "--memory")
 
@@ -138,7 +139,7 @@ def test_metis_partitions_give_the_same_logits(clustered, tmp_path):
     pytest.importorskip("dgl", reason="DGL has no wheel for this Python")
     layers = layers_of(10, 16, 5)
     settings = InferSettings(backend="numba", partitioner="metis", partitions=8)
-    found = infer_logits(clustered, layers, settings=settings, work_directory=tmp_path / "w")
+    found = infer_logits(clustered, layers, at(), settings=settings, work_directory=tmp_path / "w")
     assert_close(found.logits, naive_logits(clustered, matrix(320, 10), layers))
     assert found.partitions == 8
     assert not list((tmp_path / "w").iterdir())
@@ -198,7 +199,7 @@ def calls(monkeypatch):
 def infer_by_metis(graph, count, directory):
     settings = InferSettings(backend="numba", partitioner="metis", partitions=count)
     work, layers = directory / "work", layers_of(10, 16, 5)
-    return infer_logits(graph, layers, settings=settings, work_directory=work, cuts_directory=directory).logits
+    return infer_logits(graph, layers, at(), settings=settings, work_directory=work, cuts_directory=directory).logits
 
 
 def test_a_kept_cut_is_not_made_again(clustered, graph, tmp_path, calls):
@@ -242,6 +243,6 @@ def test_a_kept_cut_that_is_damaged_is_made_again(clustered, tmp_path, calls, da
 def test_without_a_directory_no_cut_is_kept(clustered, tmp_path, calls):
     settings = InferSettings(backend="numba", partitioner="metis", partitions=8)
     for _ in range(2):
-        infer_logits(clustered, layers_of(10, 16, 5), settings=settings, work_directory=tmp_path / "w")
+        infer_logits(clustered, layers_of(10, 16, 5), at(), settings=settings, work_directory=tmp_path / "w")
     assert calls == [8, 8]
     assert list(tmp_path.rglob("*.npy")) == []

@@ -12,6 +12,7 @@ from ecgl_scale.learn.message import GraphPropagation
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
+from tests.resources import at
 from tests.store.graphs import random_edges
 
 NODES, FEATURES, WIDTH = 120, 6, 4
@@ -68,7 +69,7 @@ def test_norm_and_gradient_are_those_of_a_dense_softmax(graph, x, layer, inside,
         RowCache.from_array(x),
         layer,
         is_bias_inside=inside,
-        propagation=GraphPropagation(graph, "mean") if messages else None,
+        propagation=GraphPropagation(graph, at(), "mean") if messages else None,
     )
     wanted, gradients = naive(graph, x, layer, inside=inside, messages=messages)
     assert norm == pytest.approx(wanted, rel=1e-5)

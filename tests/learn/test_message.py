@@ -21,6 +21,7 @@ from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import MIB
+from tests.resources import at
 from tests.store.graphs import random_edges
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 300, 12, 5
@@ -82,7 +83,7 @@ def dense_matrix(graph, norm):
 @pytest.mark.parametrize("backend", ["numba", "torch"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_messages_and_their_gradient_are_the_matrixs(graph, norm, backend, x):
-    propagation = GraphPropagation(graph, norm, backend=backend)
+    propagation = GraphPropagation(graph, at(), norm, backend=backend)
     matrix = dense_matrix(graph, norm)
     given = torch.from_numpy(x).requires_grad_()
     sent = propagation(given)
@@ -95,7 +96,7 @@ def test_messages_and_their_gradient_are_the_matrixs(graph, norm, backend, x):
 @pytest.mark.parametrize("norm", NORMS)
 def test_torchs_own_check_of_gradients_passes(tmp_path, norm):
     small = GraphStore.from_edge_index(random_edges(8, 20), path=tmp_path / "store", num_nodes=9)
-    propagation = GraphPropagation(small, norm)
+    propagation = GraphPropagation(small, at(), norm)
     given = torch.rand(9, 3, dtype=torch.float64, requires_grad=True)
     # The kernel adds in float32; it is linear, so a large step loses nothing.
     assert torch.autograd.gradcheck(propagation, given, eps=0.5, atol=1e-4, rtol=1e-4, nondet_tol=0)
@@ -105,7 +106,7 @@ def test_torchs_own_check_of_gradients_passes(tmp_path, norm):
 def test_any_number_of_threads_gives_the_same_bits(graph, norm, x):
     def bits(threads):
         given = torch.from_numpy(x).requires_grad_()
-        sent = GraphPropagation(graph, norm, threads=threads)(given)
+        sent = GraphPropagation(graph, at(threads=threads), norm)(given)
         sent.square().sum().backward()
         return sent.detach().numpy().tobytes(), given.grad.numpy().tobytes()
 
@@ -118,13 +119,13 @@ def test_a_symmetric_graph_is_held_once(tmp_path):
         graph = GraphStore.from_edge_index(
             edges, path=tmp_path / str(symmetrise), num_nodes=100, options=BuildOptions(symmetrise=symmetrise)
         )
-        propagation = GraphPropagation(graph, "sym")
+        propagation = GraphPropagation(graph, at(), "sym")
         assert (propagation._into is propagation._out_of) == symmetrise
 
 
 def test_a_node_alone_keeps_its_row_under_every_norm(directed, x):
     for norm in NORMS:
-        sent = GraphPropagation(directed, norm)(torch.from_numpy(x))
+        sent = GraphPropagation(directed, at(), norm)(torch.from_numpy(x))
         np.testing.assert_allclose(sent[-20:].numpy(), x[-20:], rtol=1e-6)
 
 
@@ -145,7 +146,7 @@ def graph_segment(graph, x, norm, local, labels, **settings):
         columns=targets.columns,
         groups=targets.groups,
         rows=RowCache.from_array(x),
-        propagation=GraphPropagation(graph, norm),
+        propagation=GraphPropagation(graph, at(), norm),
         local=local,
         **settings,
     )
@@ -288,7 +289,7 @@ def test_the_graph_and_an_epoch_on_it_stay_within_the_plan(tmp_path):
             coefficients=targets.coefficients,
             columns=targets.columns,
             rows=RowCache.from_array(x),
-            propagation=GraphPropagation(graph, "sym"),
+            propagation=GraphPropagation(graph, at(), "sym"),
             local=np.arange(num_nodes),
         )
         trainer = Trainer(SharedWeights.create(64, [128], 20))
@@ -299,14 +300,14 @@ def test_the_graph_and_an_epoch_on_it_stay_within_the_plan(tmp_path):
 
 def test_a_graph_that_does_not_fit_is_refused_before_it_is_read(directed):
     with pytest.raises(DoesNotFitError, match="task graph"):
-        GraphPropagation(directed, memory=1 * MIB)
+        GraphPropagation(directed, at(memory=1 * MIB))
 
 
 def test_senseless_input_is_refused(directed, x):
     with pytest.raises(UsageError, match="'max'"):
-        GraphPropagation(directed, "max")
+        GraphPropagation(directed, at(), "max")
     with pytest.raises(UsageError, match="shape"):
-        GraphPropagation(directed)(torch.ones(3, 3))
+        GraphPropagation(directed, at())(torch.ones(3, 3))
     with pytest.raises(UsageError, match="labelled"):
         graph_segment(directed, x, "sym", np.arange(7), labels_of(8, NUM_CLASSES))
     segment = graph_segment(directed, x, "sym", np.arange(8), labels_of(8, NUM_CLASSES))
@@ -321,7 +322,7 @@ def test_a_small_graph_in_memory_sends_the_same_messages(directed, x, norm):
     rows = [np.asarray(sources)[sources != node] for node, sources in enumerate(rows)]
     indptr = np.concatenate([[0], np.cumsum([sources.size for sources in rows])])
     small = GraphPropagation.from_csr(indptr, np.concatenate(rows), norm)
-    stored = GraphPropagation(directed, norm)
+    stored = GraphPropagation(directed, at(), norm)
     values = torch.from_numpy(x)
     assert torch.equal(small(values), stored(values))
     assert torch.equal(small.send(values, backwards=True), stored.send(values, backwards=True))

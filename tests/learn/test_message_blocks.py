@@ -22,6 +22,7 @@ from ecgl_scale.learn.train import Trainer
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB
+from tests.resources import at
 from tests.store.graphs import random_edges
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 300, 12, 5
@@ -47,8 +48,13 @@ def make_segments(graph: GraphStore, path: Path, columns: list[int], **fields: A
     )
     norm = fields.pop("norm", "sym")
     rows = RowCache.from_array(graph.require_features().rows_dense(np.arange(graph.num_nodes)))
-    common = {"rows": rows, "propagation": GraphPropagation(graph, norm), "local": local, **target_fields(targets)}
-    sent = propagate_features(graph, np.arange(graph.num_nodes), norm=norm, path=path)
+    common = {
+        "rows": rows,
+        "propagation": GraphPropagation(graph, at(), norm),
+        "local": local,
+        **target_fields(targets),
+    }
+    sent = propagate_features(graph, np.arange(graph.num_nodes), at(), norm=norm, path=path)
     return [GraphSegment(**common, **fields), BlockedGraphSegment(sent=sent, **common, **fields)]
 
 

@@ -17,6 +17,7 @@ from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.units import MIB
+from tests.resources import at
 
 NUM_ROWS, NUM_FEATURES = 500, 24
 HUGE = 1 << 40
@@ -25,7 +26,7 @@ HUGE = 1 << 40
 def features_of(path, x, dtype="float32"):
     kind = "sparse" if sparse.issparse(x) else "dense"
     source = array_source(np.zeros((2, 0), np.int64), x=x, num_nodes=x.shape[0])
-    build_store(source, path, features_as=kind, feature_dtype=dtype)
+    build_store(source, path, at(), features_as=kind, feature_dtype=dtype)
     return GraphStore.open(path).features
 
 

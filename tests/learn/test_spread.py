@@ -16,6 +16,7 @@ from ecgl_scale.learn.spread import StreamedPropagation, neighbours_of, propagat
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB
+from tests.resources import at
 from tests.store.graphs import random_edges
 
 NUM_NODES, NUM_FEATURES = 300, 12
@@ -53,10 +54,10 @@ def dense_p(graph: GraphStore, norm: Norm) -> np.ndarray:
 def test_blocks_are_the_rows_of_p_x(
     graph: GraphStore, norm: Norm, x: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (whole,) = (sent for _, sent in StreamedPropagation(graph, norm, threads=1).blocks(x))
+    (whole,) = (sent for _, sent in StreamedPropagation(graph, at(threads=1), norm).blocks(x))
     assert np.allclose(whole, dense_p(graph, norm) @ x, atol=1e-5)
     monkeypatch.setattr(spread, "BLOCK_BYTES", 4 * NUM_FEATURES * 37)
-    blocks = list(StreamedPropagation(graph, norm, threads=2).blocks(x))
+    blocks = list(StreamedPropagation(graph, at(threads=2), norm).blocks(x))
     assert len(blocks) > 5
     assert [first for first, _ in blocks] == np.cumsum([0, *(len(sent) for _, sent in blocks[:-1])]).tolist()
     assert np.array_equal(np.concatenate([sent for _, sent in blocks]), whole)
@@ -65,7 +66,7 @@ def test_blocks_are_the_rows_of_p_x(
 def test_one_number_a_node_spreads_hop_by_hop(graph: GraphStore) -> None:
     values = np.random.default_rng(1).random(NUM_NODES)
     p = dense_p(graph, "mean")
-    found = StreamedPropagation(graph, "mean").spread(values, 3)
+    found = StreamedPropagation(graph, at(), "mean").spread(values, 3)
     assert np.allclose(found, p @ p @ p @ values, atol=1e-6)
 
 
@@ -77,22 +78,22 @@ def test_propagated_rows_have_the_same_bits_in_any_memory(
     edges = random_edges(NUM_NODES, 1500, seed=3)
     graph = GraphStore.from_edge_index(edges, x=held, path=tmp_path / "g", options=BuildOptions())
     local = np.flatnonzero(np.arange(NUM_NODES) % 3 == 1)
-    wanted = propagate_features(graph, local, path=tmp_path / "unused")
+    wanted = propagate_features(graph, local, at(), path=tmp_path / "unused")
     assert not (tmp_path / "unused").exists()
     dense = np.asarray(held.todense()) if is_sparse else x
     assert np.allclose(wanted.read(0, local.size), (dense_p(graph, "sym") @ dense)[local], atol=1e-5)
-    monkeypatch.setattr(spread, "own_memory_bytes", lambda: 0)
+    monkeypatch.setattr("ecgl_scale.engine.resources.own_memory_bytes", lambda: 0)
     smallest = 12 * NUM_NODES + 48 * MIB + 16 * NUM_NODES
-    narrow = propagate_features(graph, local, memory=smallest, path=tmp_path / "deep" / "rows")
+    narrow = propagate_features(graph, local, at(memory=smallest), path=tmp_path / "deep" / "rows")
     assert (tmp_path / "deep" / "rows").stat().st_size == 4 * local.size * NUM_FEATURES
     assert np.array_equal(narrow.read(0, local.size), wanted.read(0, local.size))
     with pytest.raises(DoesNotFitError):
-        propagate_features(graph, local, memory=smallest - 1, path=tmp_path / "b")
+        propagate_features(graph, local, at(memory=smallest - 1), path=tmp_path / "b")
 
 
 def test_the_plan_counts_what_is_held(tmp_path: Path, graph: GraphStore) -> None:
     with pytest.raises(DoesNotFitError, match="pass features along the edges"):
-        propagate_features(graph, np.arange(4), memory=own_memory_bytes(), path=tmp_path / "x")
+        propagate_features(graph, np.arange(4), at(memory=own_memory_bytes()), path=tmp_path / "x")
 
 
 def test_neighbours_are_the_sources_of_in_edges_without_loops(graph: GraphStore) -> None:
@@ -107,4 +108,4 @@ def test_neighbours_are_the_sources_of_in_edges_without_loops(graph: GraphStore)
 def test_a_graph_with_some_loops_is_refused(tmp_path: Path) -> None:
     graph = GraphStore.from_edge_index(np.array([[0, 1], [0, 2]]), path=tmp_path / "g", num_nodes=3)
     with pytest.raises(UsageError, match="self loops were kept"):
-        StreamedPropagation(graph)
+        StreamedPropagation(graph, at())

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ecgl_scale.base.events import Note
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
+from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import DoesNotFitError, UsageError
 from ecgl_scale.rank import choose, journal
 from ecgl_scale.rank.attribute import attribute_vector
@@ -24,8 +25,9 @@ from ecgl_scale.rank.topk import BLOCK_BYTES, PLACE_BYTES
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
-from ecgl_scale.units import format_bytes
+from ecgl_scale.units import GIB, MIB, format_bytes
 from tests import naive
+from tests.resources import at
 from tests.store.graphs import KEEP_ALL, random_edges
 
 N = 60
@@ -34,7 +36,7 @@ PAGERANK = PageRankSettings(tol=1e-12, max_iter=500)
 
 def store_of(path, edge_index, x, features="dense"):
     source = array_source(edge_index, x=x, num_nodes=len(x))
-    build_store(source, path, options=KEEP_ALL, features_as=features)
+    build_store(source, path, at(), options=KEEP_ALL, features_as=features)
     return GraphStore.open(path)
 
 
@@ -53,8 +55,8 @@ def task(tmp_path_factory):
 @pytest.fixture(scope="module")
 def scores(task):
     graph, _, _, _, _ = task
-    ranks = rank_importance(graph, reset=attribute_vector(graph.features), settings=PAGERANK).ranks
-    return ranks.tolist(), rank_diversity(graph).scores.tolist()
+    ranks = rank_importance(graph, at(), reset=attribute_vector(graph.features, at()), settings=PAGERANK).ranks
+    return ranks.tolist(), rank_diversity(graph, at()).scores.tolist()
 
 
 def slow_choice(scores, labels, candidates, wanted):
@@ -100,7 +102,7 @@ def test_the_choice_equals_the_slow_one(task, scores, budget, ratio, importance,
     wanted = ChooseSettings(
         budget, ratio, importance, diversity, quota, refill=refill, pagerank=PAGERANK, include_self=False
     )
-    found = choose_nodes(graph, candidates, labels, settings=wanted)
+    found = choose_nodes(graph, candidates, labels, at(), settings=wanted)
     ranked = budget < candidates.size
     expected = slow_choice(scores, labels.tolist(), candidates.tolist(), wanted) if ranked else candidates.tolist()
     assert found.local.dtype == np.int64
@@ -127,7 +129,7 @@ def test_the_choice_equals_the_slow_one(task, scores, budget, ratio, importance,
 def test_the_scores_are_the_papers(task):
     graph, edge_index, x, labels, candidates = task
     wanted = ChooseSettings(20, 0.5, include_self=True, pagerank=PAGERANK, gamma=0.05)
-    found = choose_nodes(graph, candidates, labels, settings=wanted)
+    found = choose_nodes(graph, candidates, labels, at(), settings=wanted)
     edges = [*zip(*edge_index.tolist(), strict=True)]
     similar = np.array(naive.expanded_similarities(x.astype(float).tolist(), 0.05))
     ranks = naive.pagerank(edges, N, reset=(similar / similar.sum()).tolist())
@@ -143,26 +145,26 @@ def test_importance_may_be_of_other_features_and_diversity_is_not(task, scores):
     graph, _, _, labels, candidates = task
     logits = np.random.default_rng(5).normal(size=(N, 3))
     wanted = ChooseSettings(20, 0.5, pagerank=PAGERANK)
-    found = choose_nodes(graph, candidates, labels, settings=wanted, rank_features=logits)
-    ranks = rank_importance(graph, reset=attribute_vector(logits), settings=PAGERANK).ranks
+    found = choose_nodes(graph, candidates, labels, at(), settings=wanted, rank_features=logits)
+    ranks = rank_importance(graph, at(), reset=attribute_vector(logits, at()), settings=PAGERANK).ranks
     np.testing.assert_array_equal(found.importance, ranks[found.local])
     np.testing.assert_array_equal(found.diversity, np.array(scores[1])[found.local])
     assert found.local.tolist() == slow_choice(
         (ranks.tolist(), scores[1]), labels.tolist(), candidates.tolist(), wanted
     )
     with pytest.raises(UsageError, match="features have 59 rows"):
-        choose_nodes(graph, candidates, labels, settings=wanted, rank_features=logits[1:])
+        choose_nodes(graph, candidates, labels, at(), settings=wanted, rank_features=logits[1:])
 
 
 def test_equal_scores_go_by_the_smaller_position(tmp_path):
     ring = np.array([np.arange(12), (np.arange(12) + 1) % 12])
     graph = store_of(tmp_path / "ring", ring, np.ones((12, 2), np.float32))
     wanted = ChooseSettings(4, 0.5, quota="none")
-    found = choose_nodes(graph, [9, 3, 5, 7, 11, 3], np.zeros(12, int), settings=wanted)
+    found = choose_nodes(graph, [9, 3, 5, 7, 11, 3], np.zeros(12, int), at(), settings=wanted)
     assert found.local.tolist() == [3, 5, 7, 9]
     assert (found.stats.num_candidates, found.stats.num_by_both, found.stats.num_refilled) == (5, 2, 2)
     without = choose_nodes(
-        graph, [9, 3, 5, 7, 11], np.zeros(12, int), settings=ChooseSettings(4, 0.5, quota="none", refill=False)
+        graph, [9, 3, 5, 7, 11], np.zeros(12, int), at(), settings=ChooseSettings(4, 0.5, quota="none", refill=False)
     )
     assert without.local.tolist() == [3, 5]
 
@@ -179,11 +181,11 @@ def test_refilling_takes_turns_and_begins_with_importance():
 def test_a_class_that_no_ranking_likes_still_gets_its_share(task):
     graph, _, _, labels, candidates = task
     for refill in (True, False):
-        found = choose_nodes(graph, candidates, labels, settings=ChooseSettings(12, 0.25, refill=refill))
+        found = choose_nodes(graph, candidates, labels, at(), settings=ChooseSettings(12, 0.25, refill=refill))
         counts = found.stats.class_counts
         assert max(counts.values()) <= 4 + int(refill)
         assert min(counts.values()) >= 3 - int(not refill) * 2
-    chosen = choose_nodes(graph, candidates, labels, settings=ChooseSettings(12, 0.25))
+    chosen = choose_nodes(graph, candidates, labels, at(), settings=ChooseSettings(12, 0.25))
     own = Counter(labels[candidates].tolist())
     assert [*chosen.stats.class_counts.values()] == naive.class_quotas([own[c] for c in (4, 7, 9)], 12)
 
@@ -195,7 +197,7 @@ def test_a_choice_by_chance_is_seeded_and_ranks_nothing(task, quota, nothing):
 
     def chosen(seed, order=1):
         wanted = ChooseSettings(12, quota=quota, seed=seed, **nothing)
-        return choose_nodes(graph, candidates[::order], labels, settings=wanted)
+        return choose_nodes(graph, candidates[::order], labels, at(), settings=wanted)
 
     first = chosen((0, 1))
     assert first.local.tolist() == chosen((0, 1), order=-1).local.tolist()
@@ -214,7 +216,7 @@ def test_a_choice_by_chance_is_seeded_and_ranks_nothing(task, quota, nothing):
 def test_every_candidate_can_be_chosen_by_chance(task):
     graph, _, _, labels, candidates = task
     settings_of = [ChooseSettings(12, quota="none", select="random", seed=seed) for seed in range(60)]
-    found = [choose_nodes(graph, candidates, labels, settings=wanted).local for wanted in settings_of]
+    found = [choose_nodes(graph, candidates, labels, at(), settings=wanted).local for wanted in settings_of]
     times = Counter(np.concatenate(found).tolist())
     assert {*times} == {*candidates.tolist()}
     assert max(times.values()) < 35  # 16 on average
@@ -224,13 +226,13 @@ def test_a_budget_with_room_for_all_ranks_nothing(task, tmp_path):
     graph, _, _, labels, candidates = task
     for budget in (45, 1000):
         found = choose_nodes(
-            graph, candidates, labels, settings=ChooseSettings(budget), journal_directory=tmp_path / "j", memory=1
+            graph, candidates, labels, at(memory=1), settings=ChooseSettings(budget), journal_directory=tmp_path / "j"
         )
         assert found.local.tolist() == candidates.tolist()
         assert found.stats.iterations is None
-    none = choose_nodes(graph, [], labels, settings=ChooseSettings(5))
+    none = choose_nodes(graph, [], labels, at(), settings=ChooseSettings(5))
     assert (none.local.size, none.stats.class_counts) == (0, {})
-    assert choose_nodes(graph, candidates, labels, settings=ChooseSettings(0)).local.size == 0
+    assert choose_nodes(graph, candidates, labels, at(), settings=ChooseSettings(0)).local.size == 0
     assert [*tmp_path.iterdir()] == []
 
 
@@ -241,7 +243,7 @@ def test_the_choice_does_not_depend_on_threads(tmp_path, kind):
     graph = store_of(tmp_path / kind, random_edges(2000, 9000), x.astype(np.float32), kind)
     labels, candidates = random.integers(0, 4, 2000), np.arange(0, 2000, 2)
     wanted = ChooseSettings(200)
-    one, two = (choose_nodes(graph, candidates, labels, settings=wanted, threads=threads) for threads in (1, 2))
+    one, two = (choose_nodes(graph, candidates, labels, at(threads=threads), settings=wanted) for threads in (1, 2))
     for name in ("local", "importance", "diversity"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
 
@@ -249,7 +251,7 @@ def test_the_choice_does_not_depend_on_threads(tmp_path, kind):
 def test_a_killed_choice_goes_on_with_its_sweeps(task, tmp_path, monkeypatch):
     graph, _, _, labels, candidates = task
     monkeypatch.setattr(journal, "SAVE_EVERY_SECONDS", 0.0)
-    whole = choose_nodes(graph, candidates, labels, settings=ChooseSettings(20, pagerank=PAGERANK))
+    whole = choose_nodes(graph, candidates, labels, at(), settings=ChooseSettings(20, pagerank=PAGERANK))
 
     def die(*_, **__):
         raise KeyboardInterrupt
@@ -258,7 +260,12 @@ def test_a_killed_choice_goes_on_with_its_sweeps(task, tmp_path, monkeypatch):
         patch.setattr(choose, "rank_diversity", die)
         with pytest.raises(KeyboardInterrupt):
             choose_nodes(
-                graph, candidates, labels, settings=ChooseSettings(20, pagerank=PAGERANK), journal_directory=tmp_path
+                graph,
+                candidates,
+                labels,
+                at(),
+                settings=ChooseSettings(20, pagerank=PAGERANK),
+                journal_directory=tmp_path,
             )
     sweeps = []
     monkeypatch.setattr(
@@ -267,7 +274,7 @@ def test_a_killed_choice_goes_on_with_its_sweeps(task, tmp_path, monkeypatch):
 
     def again(**changes):
         wanted = ChooseSettings(**{"budget": 20, "pagerank": PAGERANK} | changes)
-        return choose_nodes(graph, candidates, labels, settings=wanted, journal_directory=tmp_path)
+        return choose_nodes(graph, candidates, labels, at(), settings=wanted, journal_directory=tmp_path)
 
     resumed = again()
     assert len(sweeps[-1].sweeps) == 0
@@ -285,28 +292,30 @@ def test_a_store_without_features_is_ranked_by_its_edges(tmp_path):
     graph = GraphStore.from_edge_index(edges, path=tmp_path / "bare", num_nodes=50)
     notes = []
     wanted = ChooseSettings(10, quota="none", diversity=False)
-    found = choose_nodes(graph, np.arange(50), np.zeros(50, int), settings=wanted, on_event=notes.append)
-    assert found.local.tolist() == sorted(naive.top_nodes(rank_importance(graph).ranks.tolist(), 10, [*range(50)]))
+    found = choose_nodes(graph, np.arange(50), np.zeros(50, int), at(on_event=notes.append), settings=wanted)
+    assert found.local.tolist() == sorted(
+        naive.top_nodes(rank_importance(graph, at()).ranks.tolist(), 10, [*range(50)])
+    )
     assert any(isinstance(event, Note) and "no features" in event.text for event in notes)
     with pytest.raises(UsageError, match="no diversity"):
-        choose_nodes(graph, np.arange(50), np.zeros(50, int), settings=ChooseSettings(10))
+        choose_nodes(graph, np.arange(50), np.zeros(50, int), at(), settings=ChooseSettings(10))
 
 
 def test_what_does_not_fit_is_refused(task):
     graph, _, _, labels, candidates = task
     wanted = ChooseSettings(10)
     with pytest.raises(UsageError, match="row 60 does not exist"):
-        choose_nodes(graph, [60], labels, settings=wanted)
+        choose_nodes(graph, [60], labels, at(), settings=wanted)
     with pytest.raises(UsageError, match="labels are int64 of shape"):
-        choose_nodes(graph, candidates, labels[1:], settings=wanted)
+        choose_nodes(graph, candidates, labels[1:], at(), settings=wanted)
     with pytest.raises(UsageError, match="labels are float64"):
-        choose_nodes(graph, candidates, labels * 1.0, settings=wanted)
+        choose_nodes(graph, candidates, labels * 1.0, at(), settings=wanted)
     unlabelled = labels.copy()
     unlabelled[candidates[3]] = -1
     with pytest.raises(UsageError, match=f"candidate {candidates[3]} has no label"):
-        choose_nodes(graph, candidates, unlabelled, settings=wanted)
+        choose_nodes(graph, candidates, unlabelled, at(), settings=wanted)
     with pytest.raises(DoesNotFitError, match="at least --memory"):
-        choose_nodes(graph, candidates, labels, settings=wanted, memory="1MiB")
+        choose_nodes(graph, candidates, labels, at(memory="1MiB"), settings=wanted)
 
 
 @pytest.mark.parametrize(
@@ -344,12 +353,19 @@ def test_the_peak_stays_under_the_plan(tmp_path, kind):
     del x
     wanted = ChooseSettings(1000, 0.5, pagerank=PageRankSettings(max_iter=5))
     labels, candidates = random.integers(0, 5, num_nodes), np.arange(num_nodes // 2)
-    choose_nodes(graph, candidates, labels, settings=wanted)  # compiles
+    choose_nodes(graph, candidates, labels, at(), settings=wanted)  # compiles
     held = own_memory_bytes()
     with PeakSampler(0.001) as sampler:
-        choose_nodes(graph, candidates, labels, settings=wanted)
+        choose_nodes(graph, candidates, labels, at(), settings=wanted)
     plan = plan_choose(
-        num_nodes, num_features, num_candidates=candidates.size, settings=wanted, num_values=num_values, num_edges=1000
+        num_nodes,
+        num_features,
+        num_candidates=candidates.size,
+        settings=wanted,
+        num_values=num_values,
+        num_edges=1000,
+        room_bytes=GIB,
+        threads=2,
     )
     assert sampler.peak_bytes - held <= plan.host_bytes * 1.1
     assert plan.host_bytes < 150 << 20
@@ -375,15 +391,20 @@ def test_the_choice_itself_takes_no_more_than_is_planned_for_it(quota, budget):
 
 
 def test_the_plan_knows_what_is_not_ranked_and_what_can_shrink():
-    def plan(budget=1000, memory="1TiB", num_nodes=2_000_000, **changes):
+    def plan(budget=1000, room_bytes=1 << 40, num_nodes=2_000_000, **changes):
         return plan_choose(
-            num_nodes, 100, num_candidates=num_nodes // 2, settings=ChooseSettings(budget, **changes), memory=memory
+            num_nodes,
+            100,
+            num_candidates=num_nodes // 2,
+            settings=ChooseSettings(budget, **changes),
+            room_bytes=room_bytes,
+            threads=available_cores(),
         )
 
     nothing = plan(select="random")
     assert plan(budget=2_000_000).host_bytes == 64_000_000
     assert nothing.host_bytes == 64_000_000 + 1000 * PLACE_BYTES + BLOCK_BYTES
-    many, few = plan(select="random", budget=500_000), plan(diversity=False, budget=900_000, memory="1MiB")
+    many, few = plan(select="random", budget=500_000), plan(diversity=False, budget=900_000, room_bytes=MIB)
     assert many.host_bytes - nothing.host_bytes == 499_000 * PLACE_BYTES
     assert few.host_bytes >= 64_000_000 + 900_000 * CHOICE_BYTES
     assert (nothing.read_bytes, nothing.passes) == (0, 0)
@@ -391,7 +412,7 @@ def test_the_plan_knows_what_is_not_ranked_and_what_can_shrink():
     assert whole.host_bytes > 4 * 100 * 2_000_000
     assert "diversity" in whole.formula
     assert f" + {format_bytes(whole.host_bytes - 64_000_000)} for the " in whole.formula
-    small = plan(memory="1MiB")
+    small = plan(room_bytes=MIB)
     assert small.host_bytes < whole.host_bytes / 2
     assert plan(diversity=False).host_bytes < whole.host_bytes
     assert whole.passes == 100

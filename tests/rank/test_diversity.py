@@ -24,6 +24,7 @@ from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.sources.npz import open_npz_source
 from ecgl_scale.units import parse_bytes
 from tests import naive
+from tests.resources import at
 from tests.store.graphs import KEEP_ALL, random_edges
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -31,7 +32,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 def store_of(path, edge_index, x, features="dense"):
     source = array_source(edge_index, x=x, num_nodes=len(x))
-    build_store(source, path, options=KEEP_ALL, features_as=features, feature_dtype=str(x.dtype))
+    build_store(source, path, at(), options=KEEP_ALL, features_as=features, feature_dtype=str(x.dtype))
     return GraphStore.open(path)
 
 
@@ -64,7 +65,7 @@ def test_scores_equal_the_twin(tmp_path_factory, num_nodes, edges, kind, include
     edge_index = np.array(edges, np.int64).reshape(-1, 2).T
     graph = store_of(tmp_path_factory.mktemp("store") / "g", edge_index, x, "sparse" if kind == "sparse" else "dense")
     given_array = {"array": x, "float64 array": x.astype(float), "column-major array": np.asfortranarray(x)}.get(kind)
-    found = rank_diversity(graph, features=given_array, include_self=include_self)
+    found = rank_diversity(graph, at(), features=given_array, include_self=include_self)
     wanted = naive.diversity(edges, x.astype(float).tolist(), include_self=include_self)
     np.testing.assert_allclose(found.scores, wanted, rtol=1e-5, atol=1e-5)
     assert found.passes == 1
@@ -86,7 +87,7 @@ def graphs(tmp_path_factory):
 def test_the_bits_do_not_depend_on_threads(graphs, kind, monkeypatch):
     monkeypatch.setattr(diversity, "RANGE_EDGES", 1000)
     graph, _ = graphs[kind]
-    one, two, three = (rank_diversity(graph, threads=threads).scores for threads in (1, 2, 3))
+    one, two, three = (rank_diversity(graph, at(threads=threads)).scores for threads in (1, 2, 3))
     np.testing.assert_array_equal(one, two)
     np.testing.assert_array_equal(one, three)
 
@@ -95,10 +96,10 @@ def test_the_bits_do_not_depend_on_threads(graphs, kind, monkeypatch):
 @pytest.mark.parametrize("bounds", [(0, 28, 52), (0, 12, 28, 32, 52), (0, 4, 8, 52)])
 def test_the_bits_do_not_depend_on_slices(graphs, kind, bounds, monkeypatch):
     graph, x = graphs[kind]
-    whole = rank_diversity(graph)
-    in_memory = rank_diversity(graph, features=x)
+    whole = rank_diversity(graph, at())
+    in_memory = rank_diversity(graph, at(), features=x)
     slices_of(monkeypatch, DenseColumns, *bounds)
-    cut = rank_diversity(graph)
+    cut = rank_diversity(graph, at())
     assert (whole.passes, cut.passes) == (1, len(bounds) - 1)
     assert cut.read_bytes == whole.read_bytes * cut.passes
     np.testing.assert_array_equal(whole.scores, cut.scores)
@@ -108,20 +109,20 @@ def test_the_bits_do_not_depend_on_slices(graphs, kind, bounds, monkeypatch):
 @pytest.mark.parametrize("cuts", [(10, 31), (1,), (26, 27, 28)])
 def test_sparse_slices_change_no_bit(graphs, monkeypatch, cuts):
     graph, x = graphs["sparse"]
-    whole = rank_diversity(graph).scores
-    np.testing.assert_allclose(whole, rank_diversity(graph, features=x).scores, rtol=1e-6)
+    whole = rank_diversity(graph, at()).scores
+    np.testing.assert_allclose(whole, rank_diversity(graph, at(), features=x).scores, rtol=1e-6)
     slices_of(monkeypatch, SparseColumns, 0, *cuts, 52)
-    np.testing.assert_array_equal(whole, rank_diversity(graph).scores)
+    np.testing.assert_array_equal(whole, rank_diversity(graph, at()).scores)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_a_small_budget_is_refused_with_one_that_works(graphs, kind):
     graph, _ = graphs[kind]
     with pytest.raises(DoesNotFitError, match="at least --memory") as refused:
-        rank_diversity(graph, memory="1MiB")
+        rank_diversity(graph, at(memory="1MiB"))
     enough = parse_bytes(re.search(r"--memory (\d+MiB)", str(refused.value)).group(1))
     # Some slack, as the process may have grown since.
-    assert rank_diversity(graph, memory=enough + (16 << 20)).scores.size == graph.num_nodes
+    assert rank_diversity(graph, at(memory=enough + (16 << 20))).scores.size == graph.num_nodes
 
 
 def test_slices_are_as_wide_as_the_budget_allows(graphs, monkeypatch):
@@ -178,7 +179,7 @@ def test_sparse_slices_hold_no_more_values_than_fit(graphs):
 
 def test_a_killed_ranking_goes_on_with_the_same_bits(graphs, tmp_path, monkeypatch):
     graph, _ = graphs["dense"]
-    whole = rank_diversity(graph).scores
+    whole = rank_diversity(graph, at()).scores
     monkeypatch.setattr(journal, "SAVE_EVERY_SECONDS", 0.0)
     slices_of(monkeypatch, DenseColumns, 0, 16, 32, 48, 52)
     load = DenseColumns.load
@@ -190,32 +191,32 @@ def test_a_killed_ranking_goes_on_with_the_same_bits(graphs, tmp_path, monkeypat
 
     monkeypatch.setattr(DenseColumns, "load", fail)
     with pytest.raises(KeyboardInterrupt):
-        rank_diversity(graph, journal_directory=tmp_path / "journal")
+        rank_diversity(graph, at(), journal_directory=tmp_path / "journal")
     monkeypatch.setattr(DenseColumns, "load", load)
-    other = rank_diversity(graph, include_self=True, journal_directory=tmp_path / "other")
+    other = rank_diversity(graph, at(), include_self=True, journal_directory=tmp_path / "other")
     assert other.resumed_columns == 0
-    resumed = rank_diversity(graph, journal_directory=tmp_path / "journal")
+    resumed = rank_diversity(graph, at(), journal_directory=tmp_path / "journal")
     assert (resumed.resumed_columns, resumed.passes) == (32, 2)
     np.testing.assert_array_equal(resumed.scores, whole)
     # Finished: nothing is left to do, and another question is not answered with it.
-    again = rank_diversity(graph, journal_directory=tmp_path / "journal")
+    again = rank_diversity(graph, at(), journal_directory=tmp_path / "journal")
     assert (again.resumed_columns, again.passes) == (52, 0)
     np.testing.assert_array_equal(again.scores, whole)
-    assert rank_diversity(graph, include_self=True, journal_directory=tmp_path / "journal").resumed_columns == 0
+    assert rank_diversity(graph, at(), include_self=True, journal_directory=tmp_path / "journal").resumed_columns == 0
 
 
 def test_bad_features_are_refused(graphs, tmp_path):
     graph, x = graphs["dense"]
     for wrong in (x[:-1], x[:, 0], x[:, :0], x.astype(str)):
         with pytest.raises(UsageError, match="features are"):
-            rank_diversity(graph, features=wrong)
+            rank_diversity(graph, at(), features=wrong)
     spoiled = x.copy()
     spoiled[7, 3] = np.nan
     with pytest.raises(InvalidInputError, match="has no finite distance"):
-        rank_diversity(graph, features=spoiled)
+        rank_diversity(graph, at(), features=spoiled)
     bare = GraphStore.from_edge_index(np.zeros((2, 1), np.int64), path=tmp_path / "bare", num_nodes=2)
     with pytest.raises(UsageError, match="no features"):
-        rank_diversity(bare)
+        rank_diversity(bare, at())
 
 
 @pytest.mark.realdata
@@ -228,7 +229,7 @@ def test_equal_to_mean_and_norm_of_dgl(tmp_path, name, features_as):
     if not path.is_file():
         pytest.skip(f"the real data is not here: {path}")
     options = BuildOptions(symmetrise=True)
-    build_store(open_npz_source(path), tmp_path / "store", options=options, features_as=features_as)
+    build_store(open_npz_source(path), tmp_path / "store", at(), options=options, features_as=features_as)
     store = GraphStore.open(tmp_path / "store")
     x = torch.from_numpy(store.features.rows_dense(np.arange(store.num_nodes)))
     source, target = store.to_edge_index()
@@ -236,4 +237,4 @@ def test_equal_to_mean_and_norm_of_dgl(tmp_path, name, features_as):
     graph.ndata["x"] = x
     graph.update_all(dgl.function.copy_u("x", "m"), dgl.function.mean("m", "mean"))
     wanted = torch.linalg.vector_norm(x - graph.ndata["mean"], dim=1).numpy()
-    np.testing.assert_allclose(rank_diversity(store).scores, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(rank_diversity(store, at()).scores, wanted, rtol=1e-5, atol=1e-5)

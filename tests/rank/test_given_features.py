@@ -17,6 +17,7 @@ from ecgl_scale.rank.given_features import digest_features, map_features
 from ecgl_scale.rank.pagerank import STAGE, PageRankSettings
 from ecgl_scale.rank.request import RankRequest
 from ecgl_scale.rank.store_ranking import rank_store
+from tests.resources import at
 
 NUM_NODES = 200
 
@@ -64,11 +65,11 @@ def test_a_stopped_ranking_goes_on_only_with_the_same_features(
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        rank_store(graph, tmp_path / "s.parquet", request, on_event=stop_at_five)
+        rank_store(graph, tmp_path / "s.parquet", request, at(on_event=stop_at_five))
     if not same:
         np.save(tmp_path / "x.npy", x + 1)  # the same file, other numbers
-    report = rank_store(graph, tmp_path / "s.parquet", request)
+    report = rank_store(graph, tmp_path / "s.parquet", request, at())
     assert report.importance is not None
     assert (report.importance["resumed_from"] > 0) == same
-    rank_store(graph, tmp_path / "anew.parquet", request)
+    rank_store(graph, tmp_path / "anew.parquet", request, at())
     assert (tmp_path / "s.parquet").read_bytes() == (tmp_path / "anew.parquet").read_bytes()

@@ -14,6 +14,7 @@ from ecgl_scale.rank import journal as journal_module
 from ecgl_scale.rank.journal import NAME, NoJournal, RankJournal
 from ecgl_scale.rank.pagerank import PageRankSettings, rank_importance
 from ecgl_scale.store.graph import GraphStore
+from tests.resources import at
 from tests.store.graphs import random_edges
 
 WHO = {"store": [1, 2], "settings": {"damping": 0.85, "tol": None}, "pair": (1, 2)}
@@ -188,7 +189,7 @@ def rank(graph, folder, max_iter, *, reset=None, norm="l1"):
     journal = RankJournal(folder, WHO)
     try:
         settings = PageRankSettings(tol=1e-5, max_iter=max_iter, norm=norm)
-        return rank_importance(graph, reset=reset, settings=settings, journal=journal, threads=2)
+        return rank_importance(graph, at(threads=2), reset=reset, settings=settings, journal=journal)
     finally:
         journal.close()
 
@@ -197,7 +198,7 @@ def rank(graph, folder, max_iter, *, reset=None, norm="l1"):
 @pytest.mark.parametrize("stops", [[1], [5, 6, 17], [-1]])
 def test_a_ranking_stopped_and_resumed_ends_with_the_same_bits(graph, tmp_path, with_reset, stops):
     reset = np.random.default_rng(3).random(graph.num_nodes) if with_reset else None
-    whole = rank_importance(graph, reset=reset, settings=PageRankSettings(tol=1e-5))
+    whole = rank_importance(graph, at(), reset=reset, settings=PageRankSettings(tol=1e-5))
     done = 0
     for stop in [stop % whole.iterations for stop in stops]:  # near the end no later sweep hides a difference
         part = rank(graph, tmp_path, stop, reset=reset)
@@ -217,7 +218,7 @@ def test_a_finished_ranking_is_not_swept_again(graph, tmp_path):
 
 
 def test_a_damaged_journal_costs_time_but_not_the_result(graph, tmp_path):
-    whole = rank_importance(graph, settings=PageRankSettings(tol=1e-5))
+    whole = rank_importance(graph, at(), settings=PageRankSettings(tol=1e-5))
     rank(graph, tmp_path, 9)
     content = bytearray(newest(tmp_path).read_bytes())
     content[-3] ^= 1

@@ -23,6 +23,7 @@ from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB
 from tests import naive
+from tests.resources import at
 from tests.store.graphs import random_edges
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -117,6 +118,7 @@ def test_importance_equals_the_naive_twin(tmp_path_factory, graph, damping, dang
     stored, _, _ = naive.stored_edges(edges, num_nodes, symmetrise=symmetrise, keep_duplicates=True, self_loops="keep")
     result = rank_importance(
         store,
+        at(),
         reset=None if reset is None else np.array(reset),
         settings=PageRankSettings(damping, tol=1e-13, max_iter=600, dangling=dangling),
     )
@@ -129,7 +131,7 @@ def test_importance_equals_the_naive_twin(tmp_path_factory, graph, damping, dang
 @pytest.mark.parametrize(("with_reset", "dangling"), [(False, "uniform"), (True, "reset")])
 def test_several_stripes_and_ranges_give_what_scipy_gives(wide, with_reset, dangling):
     reset = np.random.default_rng(1).random(wide.num_nodes) if with_reset else None
-    result = rank_importance(wide, reset=reset, settings=replace(CLOSE, dangling=dangling))
+    result = rank_importance(wide, at(), reset=reset, settings=replace(CLOSE, dangling=dangling))
     wanted = by_scipy(wide.to_edge_index(), wide.num_nodes, reset=reset, dangling=dangling)
     assert abs(result.ranks - wanted).sum() < 1e-8
 
@@ -151,7 +153,7 @@ def test_a_real_graph_is_ranked_as_by_networkx_scipy_and_igraph(tmp_path, name):
     stored = graph.to_edge_index()
     reset = np.random.default_rng(2).random(num_nodes)
 
-    to_reset = rank_importance(graph, reset=reset, settings=replace(CLOSE, dangling="reset"))
+    to_reset = rank_importance(graph, at(), reset=reset, settings=replace(CLOSE, dangling="reset"))
     assert to_reset.converged
     assert abs(to_reset.ranks - by_scipy(stored, num_nodes, reset=reset, dangling="reset")).sum() < 1e-8
     # prpack sends dangling mass where restarts go.
@@ -159,7 +161,7 @@ def test_a_real_graph_is_ranked_as_by_networkx_scipy_and_igraph(tmp_path, name):
     by_igraph = twin.personalized_pagerank(damping=0.85, reset=reset, implementation="prpack")
     assert abs(to_reset.ranks - np.array(by_igraph)).sum() < 1e-8
 
-    plain = rank_importance(graph, settings=CLOSE)
+    plain = rank_importance(graph, at(), settings=CLOSE)
     assert abs(plain.ranks - by_scipy(stored, num_nodes)).sum() < 1e-8
     # One weighted edge for repeated ones, as a DiGraph holds no two; networkx reads the weight as a count.
     codes, counts = np.unique(stored[0] * num_nodes + stored[1], return_counts=True)
@@ -175,8 +177,9 @@ def test_a_real_graph_is_ranked_as_by_networkx_scipy_and_igraph(tmp_path, name):
 # --- the same bits
 
 
-def bits(graph, **settings):
-    return rank_importance(graph, settings=PageRankSettings(max_iter=8, tol=0.0), **settings).ranks.tobytes()
+def bits(graph, threads=None, **given):
+    settings = PageRankSettings(max_iter=8, tol=0.0)
+    return rank_importance(graph, at(threads=threads), settings=settings, **given).ranks.tobytes()
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -198,7 +201,7 @@ def test_mapped_and_direct_reading_give_the_same_bits(wide, monkeypatch):
     found, read = [], []
     for is_resident in (True, False):
         monkeypatch.setattr(tile_stream, "_is_resident", lambda values, answer=is_resident: answer)
-        result = rank_importance(wide, settings=PageRankSettings(max_iter=3), threads=2)
+        result = rank_importance(wide, at(threads=2), settings=PageRankSettings(max_iter=3))
         found.append(result.ranks.tobytes())
         read.append([sweep.read_bytes for sweep in result.sweeps])
     assert found[0] == found[1]
@@ -240,14 +243,14 @@ def test_pages_that_were_just_read_are_resident(tmp_path):
 
 
 def test_float32_sums_are_within_1e_7_of_each_rank_and_reach_1e_8(wide):
-    exact = rank_importance(wide, settings=PageRankSettings(tol=1e-10, max_iter=300)).ranks
+    exact = rank_importance(wide, at(), settings=PageRankSettings(tol=1e-10, max_iter=300)).ranks
     single = PageRankSettings(precision="float32")
-    rounded = rank_importance(wide, settings=single)
+    rounded = rank_importance(wide, at(), settings=single)
     assert rounded.converged
     error = abs(rounded.ranks - exact)
     assert 0 < error.max() < 1e-8
     assert error.sum() < 4 * 2**-24 / (1 - 0.85)
-    assert {rank_importance(wide, settings=single, threads=n).ranks.tobytes() for n in (1, 3)} == {
+    assert {rank_importance(wide, at(threads=n), settings=single).ranks.tobytes() for n in (1, 3)} == {
         rounded.ranks.tobytes()
     }
 
@@ -265,31 +268,31 @@ def test_precision_follows_the_size_unless_it_is_chosen():
 
 @pytest.mark.parametrize(("norm", "order"), [("l1", 1), ("l2", 2)])
 def test_it_stops_at_the_first_sweep_that_changes_less_than_the_tolerance(small, norm, order):
-    result = rank_importance(small, settings=PageRankSettings(tol=1e-6, norm=norm))
+    result = rank_importance(small, at(), settings=PageRankSettings(tol=1e-6, norm=norm))
     assert result.converged
     assert result.residual == result.sweeps[-1].residual < 1e-6
     assert all(sweep.residual >= 1e-6 for sweep in result.sweeps[:-1])
     assert [sweep.iteration for sweep in result.sweeps] == [*range(1, result.iterations + 1)]
-    before = rank_importance(small, settings=PageRankSettings(tol=0, max_iter=result.iterations - 1)).ranks
+    before = rank_importance(small, at(), settings=PageRankSettings(tol=0, max_iter=result.iterations - 1)).ranks
     change = np.linalg.norm(result.ranks - before, order)
     assert math.isclose(result.residual, change, rel_tol=1e-6)
 
 
 def test_the_l2_norm_is_smaller_so_it_stops_no_later(small):
-    by_l1, by_l2 = (rank_importance(small, settings=PageRankSettings(norm=norm)) for norm in ("l1", "l2"))
+    by_l1, by_l2 = (rank_importance(small, at(), settings=PageRankSettings(norm=norm)) for norm in ("l1", "l2"))
     assert by_l2.iterations < by_l1.iterations
 
 
 def test_the_cap_on_sweeps_holds_and_the_result_says_so(small):
-    result = rank_importance(small, settings=PageRankSettings(tol=1e-12, max_iter=3))
+    result = rank_importance(small, at(), settings=PageRankSettings(tol=1e-12, max_iter=3))
     assert (result.converged, result.iterations, len(result.sweeps)) == (False, 3, 3)
     assert result.residual > 1e-12
     assert math.isclose(math.fsum(result.ranks), 1.0, abs_tol=1e-12)
 
 
 def test_a_start_near_the_end_needs_few_sweeps(small):
-    cold = rank_importance(small, settings=EXACT)
-    warm = rank_importance(small, start=cold.ranks * 7, settings=PageRankSettings(tol=1e-10))
+    cold = rank_importance(small, at(), settings=EXACT)
+    warm = rank_importance(small, at(), start=cold.ranks * 7, settings=PageRankSettings(tol=1e-10))
     assert warm.iterations <= 2 < cold.iterations
     np.testing.assert_allclose(warm.ranks, cold.ranks, rtol=0, atol=1e-11)
 
@@ -298,8 +301,8 @@ def test_any_start_leads_to_the_same_ranks(small):
     start = np.zeros(small.num_nodes)
     start[3] = 1.0
     np.testing.assert_allclose(
-        rank_importance(small, start=start, settings=EXACT).ranks,
-        rank_importance(small, settings=EXACT).ranks,
+        rank_importance(small, at(), start=start, settings=EXACT).ranks,
+        rank_importance(small, at(), settings=EXACT).ranks,
         rtol=0,
         atol=1e-12,
     )
@@ -307,14 +310,14 @@ def test_any_start_leads_to_the_same_ranks(small):
 
 def test_the_vectors_given_are_left_as_they_were(small):
     reset, start = np.arange(small.num_nodes) + 1.0, np.ones(small.num_nodes)
-    rank_importance(small, reset=reset, start=start)
+    rank_importance(small, at(), reset=reset, start=start)
     np.testing.assert_array_equal(reset, np.arange(small.num_nodes) + 1.0)
     np.testing.assert_array_equal(start, 1.0)
 
 
 def test_each_sweep_is_told_to_whoever_listens(small):
     events = []
-    result = rank_importance(small, on_event=events.append)
+    result = rank_importance(small, at(on_event=events.append))
     assert isinstance(events[0], StageStarted)
     assert [event.done for event in events if isinstance(event, BlockFinished)] == [*range(1, result.iterations + 1)]
 
@@ -360,18 +363,18 @@ def test_settings_that_make_no_sense_are_refused(wrong, named):
 )
 def test_a_vector_that_is_no_distribution_is_refused(small, name, vector):
     with pytest.raises(UsageError, match=name):
-        rank_importance(small, **{name: vector})
+        rank_importance(small, at(), **{name: vector})
 
 
 def test_a_budget_below_the_need_is_refused_with_one_that_works(wide):
     with pytest.raises(DoesNotFitError) as refused:
-        rank_importance(wide, memory=16 * MIB, threads=2)
+        rank_importance(wide, at(memory=16 * MIB, threads=2))
     assert "16 MiB" in str(refused.value)
     size = re.search(r"--memory (\d+MiB)", str(refused.value))
     assert size is not None
     # A little more, as other tests of this process may have left more memory in use meanwhile.
     enough = f"{int(size[1][:-3]) + 4}MiB"
-    assert rank_importance(wide, memory=enough, threads=2).converged
+    assert rank_importance(wide, at(memory=enough, threads=2)).converged
 
 
 def test_the_plan_counts_vectors_by_whole_ranges():
@@ -389,16 +392,16 @@ def test_the_plan_counts_vectors_by_whole_ranges():
 def test_a_ranking_stays_within_its_plan(wide):
     from ecgl_scale.base.memory import PeakSampler
 
-    rank_importance(wide, settings=PageRankSettings(max_iter=1))  # what is compiled stays
+    rank_importance(wide, at(), settings=PageRankSettings(max_iter=1))  # what is compiled stays
     reset = np.random.default_rng(1).random(wide.num_nodes)
     held = own_memory_bytes()
     with PeakSampler(0.001) as sampler:
-        rank_importance(wide, reset=reset, threads=2)
+        rank_importance(wide, at(threads=2), reset=reset)
     assert sampler.peak_bytes - held <= planned_bytes(wide.num_nodes, PageRankSettings(), with_reset=True, threads=2)
 
 
 def test_no_warning_is_given_for_a_graph_without_edges(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = rank_importance(store_of(tmp_path / "store", [], 3))
+        result = rank_importance(store_of(tmp_path / "store", [], 3), at())
     assert (result.ranks.tolist(), result.iterations) == ([1 / 3] * 3, 1)

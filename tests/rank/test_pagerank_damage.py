@@ -16,6 +16,7 @@ from ecgl_scale.store import graph as graph_module
 from ecgl_scale.store.edges.read import TileStore
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.ragged import write_ragged
+from tests.resources import at
 from tests.store.graphs import random_edges
 
 
@@ -53,7 +54,7 @@ def test_a_flipped_bit_in_the_tiles_is_found_in_the_first_sweep(unread, monkeypa
     flip(path, positions[place])
     swept = []
     with pytest.raises(CorruptStoreError, match=re.escape(str(path))):
-        rank_importance(unread, on_event=swept.append, threads=2)
+        rank_importance(unread, at(on_event=swept.append, threads=2))
     assert not [event for event in swept if isinstance(event, BlockFinished)]
 
 
@@ -72,7 +73,7 @@ def test_a_bit_flipped_anywhere_in_the_tiles_is_found(unread):
         path.write_bytes(good)
         flip(path, place, int(random.integers(8)))
         with pytest.raises(CorruptStoreError):
-            rank_importance(unread, settings=PageRankSettings(max_iter=1), threads=1)
+            rank_importance(unread, at(threads=1), settings=PageRankSettings(max_iter=1))
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint64, np.float32])
@@ -89,11 +90,11 @@ def test_tiles_of_another_type_are_refused_though_their_checksum_is_right(unread
 
     monkeypatch.setattr(TileStore, "expected", forged)
     with pytest.raises(CorruptStoreError, match="tiles"):
-        rank_importance(unread, settings=PageRankSettings(max_iter=1))
+        rank_importance(unread, at(), settings=PageRankSettings(max_iter=1))
 
 
 def test_a_missing_or_short_tile_file_is_refused(unread):
     path = unread.tiles.path(unread.tiles.blocks()[1])
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(CorruptStoreError):
-        rank_importance(unread)
+        rank_importance(unread, at())

@@ -16,6 +16,7 @@ from ecgl_scale.errors import DoesNotFitError
 from ecgl_scale.rank.rank_plan import plan_rank, require_rank
 from ecgl_scale.rank.request import RankRequest
 from ecgl_scale.rank.store_ranking import rank_store
+from tests.resources import at
 
 NUM_NODES, NUM_FEATURES = 20_000, 400
 MANY_NODES = 300_000
@@ -43,7 +44,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
 
 def planned(graph: GraphStore, memory: int | None = None, **changes: Any) -> MemoryPlan:
     wanted = RankRequest(**{"kind": "both", **changes})
-    return plan_rank(graph, wanted, features=graph.features, memory=memory, threads=2)
+    return plan_rank(graph, wanted, at(memory=memory, threads=2), features=graph.features)
 
 
 def needs(plan: MemoryPlan) -> dict[str, int]:
@@ -75,7 +76,7 @@ def test_a_choice_is_planned_by_its_places_classes_and_candidates(wide: GraphSto
 def test_features_that_are_used_where_they_are_cost_diversity_nothing(graph: GraphStore) -> None:
     def least(x: np.ndarray) -> int:
         wanted = RankRequest(kind="diversity")
-        return needs(plan_rank(graph, wanted, features=x, memory=64 * 2**30, threads=2))["diversity"]
+        return needs(plan_rank(graph, wanted, at(memory=64 * 2**30, threads=2), features=x))["diversity"]
 
     x = np.broadcast_to(np.float32(0), (NUM_NODES, NUM_FEATURES)).copy()
     assert least(x.astype(np.float64)) - least(x) == x.nbytes
@@ -128,11 +129,11 @@ def test_the_size_that_a_refusal_names_is_enough_for_every_stage(
     wanted = RankRequest(**changes)
     seen: list[Any] = []
     with pytest.raises(DoesNotFitError, match="ranking needs") as caught:
-        rank_store(graph, tmp_path / "s.parquet", wanted, memory=own_memory_bytes() + 2**20, on_event=seen.append)
+        rank_store(graph, tmp_path / "s.parquet", wanted, at(memory=own_memory_bytes() + 2**20, on_event=seen.append))
     assert seen == []
     assert list(tmp_path.iterdir()) == []
     size = named_size(caught.value)
-    report = rank_store(graph, tmp_path / "s.parquet", wanted, memory=size)
+    report = rank_store(graph, tmp_path / "s.parquet", wanted, at(memory=size))
     assert report.plan["peak_bytes"] <= size
     assert report.peak_bytes <= size
 
@@ -143,6 +144,6 @@ def test_the_peak_stays_under_the_plan_whatever_is_chosen(
     wide: GraphStore, tmp_path: Path, topk: int | None, quota: str
 ) -> None:
     wanted = RankRequest("both", topk=topk, quota=quota if topk else "none")  # type: ignore[arg-type]
-    report = rank_store(wide, tmp_path / "s.parquet", wanted, memory=2**31)
+    report = rank_store(wide, tmp_path / "s.parquet", wanted, at(memory=2**31))
     assert report.num_written == (MANY_NODES if topk in (None, MANY_NODES) else report.num_written)
     assert report.peak_bytes <= report.plan["peak_bytes"]

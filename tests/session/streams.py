@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig, config_from_mapping
+from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.session.plan.run_plan import plan_run
+from ecgl_scale.session.setup import open_store, resources_of, task_stream
 from ecgl_scale.store.graph import GraphStore
 
 NUM_CLASSES = 6
@@ -85,3 +88,9 @@ def events_of(run: Path, kind: str) -> list[dict[str, Any]]:
     """What a run has said, of one kind of event."""
     lines = (run / "events.jsonl").read_text().splitlines()
     return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def plan_config(config: RunConfig) -> MemoryPlan:
+    """The plan of a config."""
+    graph = open_store(config)
+    return plan_run(graph, task_stream(graph, config), config, resources_of(config))

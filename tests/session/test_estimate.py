@@ -10,22 +10,24 @@ import numpy as np
 import pytest
 
 import ecgl_scale.session.time.estimate as estimate_module
+from ecgl_scale.base.memory import MemoryLimit
 from ecgl_scale.base.stopwatch import best_seconds
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.run import run
-from ecgl_scale.session.setup import open_store, task_stream
+from ecgl_scale.session.setup import open_store, resources_of, task_stream
 from ecgl_scale.session.time.estimate import estimate
 from ecgl_scale.session.time.machine import TYPICAL, MachineRates, measure_machine, num_weights
 from tests.cli_runner import run_cli
+from tests.resources import at
 from tests.session.streams import Drawn, config_of, read_json, write_config, write_store
 
 
 def timed(config: RunConfig, rates: MachineRates = TYPICAL) -> MemoryPlan:
     graph = open_store(config)
-    stream = task_stream(graph, config)
-    return estimate(plan_run(graph, stream, config), graph, stream, config, rates)
+    stream, resources = task_stream(graph, config), resources_of(config)
+    return estimate(plan_run(graph, stream, config, resources), graph, stream, config, resources, rates)
 
 
 def seconds_of(config: RunConfig, rates: MachineRates = TYPICAL) -> dict[str, float]:
@@ -91,18 +93,9 @@ def test_what_does_not_fit_the_page_cache_is_read_from_the_disk_again(
 ) -> None:
     config, slow = config_of(store, None), replace(TYPICAL, read_bytes=TYPICAL.read_bytes / 100)
     cached = seconds_of(config, slow)
-    monkeypatch.setattr(estimate_module, "MemoryBudget", SmallMachine)
+    monkeypatch.setattr(estimate_module, "tightest_limit", lambda: MemoryLimit(1000, "a small machine"))
     read = seconds_of(config, slow)
     assert all(read[stage] > cached[stage] for stage in ("extract", "train", "remember", "evaluate"))
-
-
-class SmallMachine:
-    total_bytes = 1000
-
-    @classmethod
-    def of(cls, memory: str | int | None) -> SmallMachine:
-        assert memory is None
-        return cls()
 
 
 def test_messages_of_narrow_features_are_sent_once_and_those_of_hidden_layers_in_every_epoch(store: Path) -> None:
@@ -146,7 +139,7 @@ def test_a_task_is_tested_after_every_task_from_its_own_on(store: Path) -> None:
 
 
 def test_this_machine_is_measured_and_nothing_is_left(store: Path, tmp_path: Path) -> None:
-    rates = measure_machine(tmp_path, [16, 24, 6], config_of(store, None), num_nodes=900)
+    rates = measure_machine(tmp_path, [16, 24, 6], config_of(store, None), at(), num_nodes=900)
     assert all(getattr(rates, field.name) > 0 for field in fields(rates))
     assert list(tmp_path.iterdir()) == []
 
@@ -156,7 +149,7 @@ def test_where_the_store_cannot_be_written_to_the_disk_of_temporary_files_is_mea
 ) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert measure_machine(Path("/proc"), [16, 24, 6], config_of(store, None), num_nodes=9).written_bytes > 0
+    assert measure_machine(Path("/proc"), [16, 24, 6], config_of(store, None), at(), num_nodes=9).written_bytes > 0
 
 
 def test_the_best_of_three_rounds_counts_and_the_first_does_not() -> None:

@@ -23,6 +23,7 @@ from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.tasks.stream import TaskStream
 from ecgl_scale.units import GIB
 from tests.faults.running import start_child
+from tests.resources import at
 from tests.session.naive_run import NaiveRun, forgetting_of
 from tests.session.streams import (
     FEW_EPOCHS,
@@ -389,7 +390,7 @@ def test_sparse_features_stay_sparse_and_give_the_same_accuracies(drawn: Drawn, 
     for kind in ("sparse", "dense"):
         source = array_source(thin.edge_index, x=thin.x, y=thin.y)
         store, path = tmp_path / f"{kind}.ecgl", tmp_path / kind
-        build_store(source, store, features_as=kind)
+        build_store(source, store, at(), features_as=kind)
         found.append(Finished(path, run(config_of(store, cache, FEW_EPOCHS), path)))
         check_last_row(found[-1], thin)
     sparse, dense = found

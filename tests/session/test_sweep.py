@@ -22,12 +22,12 @@ from ecgl_scale.cli import sweep as cli_sweep
 from ecgl_scale.config.sweep import load_sweep
 from ecgl_scale.errors import DoesNotFitError, LockedError
 from ecgl_scale.learn.method.table import built_in_methods
-from ecgl_scale.session.setup import store_id
 from ecgl_scale.session.sweep import sweep_plan
 from ecgl_scale.session.sweep.run_sweep import error_in
 from ecgl_scale.session.sweep.sweep_plan import Schedule, make_schedule
 from ecgl_scale.store.graph import GraphStore
 from tests.cli_runner import Result, run_cli
+from tests.resources import at
 from tests.session.streams import config_of, draw_graph, read_json, without_clocks, write_config, write_store
 
 FAKE = [sys.executable, str(Path(__file__).with_name("fake_run.py"))]
@@ -44,7 +44,7 @@ def config(store: Path, tmp_path: Path) -> Path:
 def fake(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are started, but do nothing: what is tested is the sweep."""
     monkeypatch.setattr(cli_sweep, "child_command", lambda: FAKE)
-    monkeypatch.setenv("FAKE_STORE_ID", store_id(GraphStore.open(store)))
+    monkeypatch.setenv("FAKE_STORE_ID", GraphStore.open(store).short_identity)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
@@ -328,6 +328,6 @@ def test_a_run_waits_for_another_that_extracts_the_same_graph(
         return extract(*arguments, **settings)
 
     monkeypatch.setattr(task_graph, "extract_graph", locked_twice)
-    graphs = task_graph.TaskGraphs(graph, tasks, tmp_path, on_event=events.append)
+    graphs = task_graph.TaskGraphs(graph, tasks, tmp_path, at(on_event=events.append))
     assert graphs.own(tasks[0]).num_nodes == tasks[0].node_ids.size
     assert sum("waiting for another run" in getattr(event, "text", "") for event in events) == 1

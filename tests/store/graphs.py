@@ -13,6 +13,7 @@ from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store
 from ecgl_scale.units import MIB
 from tests import naive
+from tests.resources import at
 
 KEEP_ALL = BuildOptions(keep_duplicates=True, self_loops="keep")
 ROOMY = MemoryShares(threads=2, block_edges=1 << 20, kept_bytes=256 * MIB, share_bytes=128 * MIB)
@@ -30,7 +31,7 @@ def build_with(monkeypatch, path, edge_index, num_nodes, options, shares):
     """Build with given memory shares instead of ones made from a budget."""
     monkeypatch.setattr(build.MemoryShares, "of", lambda *_, **__: shares)
     source = array_source(edge_index, num_nodes=num_nodes)
-    manifest = build_store(source, path, options=options)
+    manifest = build_store(source, path, at(), options=options)
     assert sorted(entry.name for entry in path.parent.iterdir() if entry.name.startswith(".")) == []
     return manifest
 
@@ -62,5 +63,5 @@ def assert_holds(path, edge_index, num_nodes, options):
         stripe = store.tiles.read(block)
         np.testing.assert_array_equal(stripe.offsets, np.cumsum([0] + [len(tile) for tile in tiles]))
         np.testing.assert_array_equal(stripe.values, [edge for tile in tiles for edge in tile])
-    verify_store(path, on_event=ignore_events)
+    verify_store(path, at(on_event=ignore_events))
     return store

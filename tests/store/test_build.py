@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ecgl_scale.base.events import StageFinished, StageStarted, ignore_events
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, StoreExistsError, UsageError
 from ecgl_scale.store import build
 from ecgl_scale.store.build import MemoryShares, build_store
@@ -24,6 +24,7 @@ from ecgl_scale.store.source import EdgeBlock
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store
 from ecgl_scale.units import MIB
+from tests.resources import at
 from tests.store.graphs import KEEP_ALL, ROOMY, assert_holds, build_with, bytes_of, random_edges
 
 ALL_OPTIONS = [
@@ -39,7 +40,7 @@ ALL_OPTIONS = [
 def test_a_store_holds_what_the_options_ask_for(tmp_path, options):
     for name, num_nodes, num_edges in [("small", 300, 1500), ("one-node", 1, 7), ("no-edges", 5, 0)]:
         edge_index = random_edges(num_nodes, num_edges)
-        build_store(array_source(edge_index, num_nodes=num_nodes), tmp_path / name, options=options)
+        build_store(array_source(edge_index, num_nodes=num_nodes), tmp_path / name, at(), options=options)
         assert_holds(tmp_path / name, edge_index, num_nodes, options)
 
 
@@ -56,7 +57,7 @@ def test_any_small_graph_is_stored_whatever_the_dtype_of_its_ids(tmp_path_factor
     num_nodes, edges = graph
     edge_index = np.array(edges, dtype).reshape(-1, 2).T
     path = tmp_path_factory.mktemp("any") / "store"
-    build_store(array_source(edge_index, num_nodes=num_nodes), path, options=options)
+    build_store(array_source(edge_index, num_nodes=num_nodes), path, at(), options=options)
     assert_holds(path, edge_index, num_nodes, options)
 
 
@@ -121,28 +122,24 @@ def test_a_graph_that_cannot_be_stored_has_no_plan(num_nodes):
 @settings(max_examples=200, deadline=None)
 @given(spare_bytes=st.integers(88 * MIB, 1 << 42), threads=st.integers(1, 300), num_keys_hint=st.integers(0, 1 << 36))
 def test_shares_never_exceed_the_budget(spare_bytes, threads, num_keys_hint):
-    held = 123 * MIB
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "own_memory_bytes", lambda: held)
-        budget = MemoryBudget(held + spare_bytes, "a test")
-        shares = MemoryShares.of(budget, threads=threads, num_keys_hint=num_keys_hint)
+    shares = MemoryShares.of(spare_bytes, threads=threads, num_keys_hint=num_keys_hint)
     assert 1 <= shares.threads <= threads
     assert shares.block_edges >= 1
     assert shares.kept_bytes >= 0
     per_thread = max(shares.share_bytes, shares.block_edges * BYTES_PER_EDGE)
-    assert held + build.RESERVE_BYTES + shares.kept_bytes + shares.threads * per_thread <= budget.total_bytes
+    assert build.RESERVE_BYTES + shares.kept_bytes + shares.threads * per_thread <= spare_bytes
 
 
 def test_too_small_a_budget_is_refused_with_one_that_works(tmp_path, monkeypatch):
     held = own_memory_bytes()
-    monkeypatch.setattr(build, "own_memory_bytes", lambda: held)
+    monkeypatch.setattr("ecgl_scale.engine.resources.own_memory_bytes", lambda: held)
     source = array_source(random_edges(100, 300), num_nodes=100)
     with pytest.raises(DoesNotFitError, match="the build needs") as refusal:
-        build_store(source, tmp_path / "store", memory="20MiB")
+        build_store(source, tmp_path / "store", at(memory="20MiB"))
     assert list(tmp_path.iterdir()) == []
     named = re.search(r"--memory (\d+MiB)", str(refusal.value))
-    build_store(source, tmp_path / "store", memory=named[1])
-    verify_store(tmp_path / "store", on_event=ignore_events)
+    build_store(source, tmp_path / "store", at(memory=named[1]))
+    verify_store(tmp_path / "store", at(on_event=ignore_events))
 
 
 def test_a_short_disk_is_refused_before_anything_is_written(tmp_path, monkeypatch):
@@ -154,28 +151,28 @@ def test_a_short_disk_is_refused_before_anything_is_written(tmp_path, monkeypatc
     needed = 8 * 300 + 8 * 100_000 + 100_000 * 50 * 4 + 8 * 100_000 + build.DISK_MARGIN_BYTES
     monkeypatch.setattr(build, "free_bytes", lambda _: needed - 1)
     with pytest.raises(DoesNotFitError, match=r"the disk is short[\s\S]*larger disk"):
-        build_store(replace(source, edge_loaders=no_edges), tmp_path / "store")
+        build_store(replace(source, edge_loaders=no_edges), tmp_path / "store", at())
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(build, "free_bytes", lambda _: needed)
-    build_store(source, tmp_path / "store")
+    build_store(source, tmp_path / "store", at())
 
 
 def test_scratch_space_counts_where_the_keys_do_not_fit_in_memory(tmp_path, monkeypatch):
     held = own_memory_bytes()
-    monkeypatch.setattr(build, "own_memory_bytes", lambda: held)
+    monkeypatch.setattr("ecgl_scale.engine.resources.own_memory_bytes", lambda: held)
     monkeypatch.setattr(build, "free_bytes", lambda _: 200 * MIB)
     source = replace(array_source(random_edges(10, 30), num_nodes=10), num_edges_hint=10 * MIB)
-    build_store(source, tmp_path / "roomy", memory=held + 3000 * MIB)
+    build_store(source, tmp_path / "roomy", at(memory=held + 3000 * MIB))
     with pytest.raises(DoesNotFitError, match=r"scratch 80 MiB[\s\S]*more --memory"):
-        build_store(source, tmp_path / "tight", memory=held + 88 * MIB)
+        build_store(source, tmp_path / "tight", at(memory=held + 88 * MIB))
 
 
 @pytest.mark.parametrize("hint", [0, 1, 10**7])
 def test_a_wrong_hint_of_the_edges_changes_nothing(tmp_path, hint):
     edge_index = random_edges(500, 4000)
     source = array_source(edge_index, num_nodes=500)
-    build_store(source, tmp_path / "right")
-    build_store(replace(source, num_edges_hint=hint), tmp_path / "wrong")
+    build_store(source, tmp_path / "right", at())
+    build_store(replace(source, num_edges_hint=hint), tmp_path / "wrong", at())
     assert bytes_of(tmp_path / "wrong") == bytes_of(tmp_path / "right")
     assert_holds(tmp_path / "wrong", edge_index, 500, BuildOptions())
 
@@ -198,29 +195,31 @@ def test_bad_edges_are_refused_with_their_row_and_leave_nothing(tmp_path, src, d
     block = EdgeBlock(np.array(src), np.array(dst), "edges.csv", 10)
     source = replace(array_source([[], []], num_nodes=5), edge_loaders=lambda _: iter([lambda: block]))
     with pytest.raises(InvalidInputError, match=message) as refusal:
-        build_store(source, tmp_path / "store")
+        build_store(source, tmp_path / "store", at())
     assert "edges.csv" in str(refusal.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_graph_without_nodes_and_an_unknown_option_are_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="the graph is empty"):
-        build_store(array_source([[], []], num_nodes=0), tmp_path / "store")
+        build_store(array_source([[], []], num_nodes=0), tmp_path / "store", at())
     with pytest.raises(UsageError, match="self_loops is 'maybe'"):
-        build_store(array_source([[], []], num_nodes=3), tmp_path / "store", options=BuildOptions(self_loops="maybe"))
+        build_store(
+            array_source([[], []], num_nodes=3), tmp_path / "store", at(), options=BuildOptions(self_loops="maybe")
+        )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_old_store_is_replaced_only_when_asked_and_only_by_a_whole_one(tmp_path):
     path = tmp_path / "store"
-    build_store(array_source([[0], [1]], num_nodes=2), path)
+    build_store(array_source([[0], [1]], num_nodes=2), path, at())
     old = bytes_of(path)
     with pytest.raises(StoreExistsError):
-        build_store(array_source([[1], [0]], num_nodes=2), path)
+        build_store(array_source([[1], [0]], num_nodes=2), path, at())
     with pytest.raises(InvalidInputError):
-        build_store(array_source([[1], [9]], num_nodes=2), path, overwrite=True)
+        build_store(array_source([[1], [9]], num_nodes=2), path, at(), overwrite=True)
     assert bytes_of(path) == old
-    build_store(array_source([[1], [0]], num_nodes=2), path, overwrite=True)
+    build_store(array_source([[1], [0]], num_nodes=2), path, at(), overwrite=True)
     assert GraphStore.open(path).to_edge_index().tolist() == [[1], [0]]
     assert [entry.name for entry in tmp_path.iterdir()] == ["store"]
 
@@ -228,7 +227,7 @@ def test_an_old_store_is_replaced_only_when_asked_and_only_by_a_whole_one(tmp_pa
 def test_events_tell_each_stage_and_its_end(tmp_path):
     events = []
     source = array_source(random_edges(50, 100), x=np.ones((50, 2), np.float32), y=np.zeros(50, int))
-    build_store(source, tmp_path / "store", on_event=events.append)
+    build_store(source, tmp_path / "store", at(on_event=events.append))
     stages = ["partition edges", "write rows and tiles", "write features", "write node columns"]
     assert [event.stage for event in events if isinstance(event, StageStarted)] == stages
     assert [event.stage for event in events if isinstance(event, StageFinished)] == stages

@@ -20,6 +20,7 @@ from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.units import MIB
 from tests import naive
 from tests.kernels.lazy import PAST_INT32, lazy_array
+from tests.resources import at
 from tests.store.graphs import KEEP_ALL, ROOMY, build_with, bytes_of, random_edges
 
 TINY_WORKSPACE_BYTES = 128 * 1024
@@ -116,12 +117,12 @@ def test_threads_and_budgets_change_no_byte(tmp_path, threads):
     edge_index = random_edges(300_000, 50_000)
     features = np.arange(600_000, dtype=np.float32).reshape(-1, 2)
     source = array_source(edge_index, x=features, y=np.arange(300_000) % 7)
-    build_store(source, tmp_path / "default", options=BuildOptions(symmetrise=True))
+    build_store(source, tmp_path / "default", at(), options=BuildOptions(symmetrise=True))
     wanted = bytes_of(tmp_path / "default")
     held = own_memory_bytes()
     for spare in (100 * MIB, 200 * MIB, 2048 * MIB):
         path = tmp_path / str(spare)
-        build_store(source, path, options=BuildOptions(symmetrise=True), memory=held + spare, threads=threads)
+        build_store(source, path, at(memory=held + spare, threads=threads), options=BuildOptions(symmetrise=True))
         assert bytes_of(path) == wanted
     assert sorted(wanted)[:2] == ["edges/00000.arrow", "edges/00001.arrow"]
 
@@ -129,8 +130,8 @@ def test_threads_and_budgets_change_no_byte(tmp_path, threads):
 def test_the_order_of_the_edges_changes_no_byte(tmp_path):
     edge_index = random_edges(1000, 5000)
     shuffled = np.random.default_rng(1).permutation(edge_index, axis=1)
-    build_store(array_source(edge_index, num_nodes=1000), tmp_path / "a", options=KEEP_ALL)
-    build_store(array_source(shuffled, num_nodes=1000), tmp_path / "b", options=KEEP_ALL)
+    build_store(array_source(edge_index, num_nodes=1000), tmp_path / "a", at(), options=KEEP_ALL)
+    build_store(array_source(shuffled, num_nodes=1000), tmp_path / "b", at(), options=KEEP_ALL)
     assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
 
 

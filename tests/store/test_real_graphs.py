@@ -16,6 +16,7 @@ from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.npz import open_npz_source
 from ecgl_scale.store.verify import verify_store
+from tests.resources import at
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 pytestmark = pytest.mark.realdata
@@ -83,7 +84,7 @@ def test_the_table_names_every_file():
 def test_a_real_graph_comes_back_as_it_was(tmp_path, name):
     path, stated = path_of(name), README[name]
     build_store(
-        open_npz_source(path), tmp_path / "store", options=BuildOptions(keep_duplicates=True, self_loops="keep")
+        open_npz_source(path), tmp_path / "store", at(), options=BuildOptions(keep_duplicates=True, self_loops="keep")
     )
     store = GraphStore.open(tmp_path / "store")
     assert (store.num_nodes, store.num_edges) == (stated.nodes, stated.edges)
@@ -112,14 +113,14 @@ def test_a_real_graph_comes_back_as_it_was(tmp_path, name):
             np.testing.assert_array_equal(store.column(column), original[column])
             assert store.column(column).dtype == original[column].dtype
         assert sorted(store.manifest.columns) == sorted(expected_columns)
-    verify_store(tmp_path / "store", on_event=ignore_events)
+    verify_store(tmp_path / "store", at(on_event=ignore_events))
 
 
 @pytest.mark.parametrize("name", README)
 def test_a_symmetrised_real_graph_has_each_pair_twice(tmp_path, name):
     stated = README[name]
     manifest = build_store(
-        open_npz_source(path_of(name)), tmp_path / "store", options=BuildOptions(symmetrise=True), threads=2
+        open_npz_source(path_of(name)), tmp_path / "store", at(threads=2), options=BuildOptions(symmetrise=True)
     )
     assert manifest.edges.num_edges == 2 * stated.undirected
     assert manifest.edges.input_edges == stated.edges
@@ -128,6 +129,6 @@ def test_a_symmetrised_real_graph_has_each_pair_twice(tmp_path, name):
 
 
 def test_unlabelled_nodes_stay_unlabelled(tmp_path):
-    build_store(open_npz_source(path_of("cora25k_nofeat")), tmp_path / "store")
+    build_store(open_npz_source(path_of("cora25k_nofeat")), tmp_path / "store", at())
     labels = GraphStore.open(tmp_path / "store").column("label")
     assert (int((labels >= 0).sum()), int((labels == -1).sum())) == (17_093, 8_027)

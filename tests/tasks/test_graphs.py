@@ -28,7 +28,8 @@ from ecgl_scale.store.verify import verify_store
 from ecgl_scale.tasks.graphs import TaskGraphs, extract_graph, graph_key, plan_extract, positions_of
 from ecgl_scale.tasks.scaling import Scaling, fit_standard
 from ecgl_scale.tasks.stream import TaskStream
-from ecgl_scale.units import MIB
+from ecgl_scale.units import GIB, MIB
+from tests.resources import at
 from tests.store.graphs import KEEP_ALL, bytes_of, random_edges
 
 NUM_NODES = 300
@@ -59,6 +60,7 @@ def make_store(path, kind="dense", options=KEEP_ALL, num_nodes=NUM_NODES):
     build_store(
         source,
         path,
+        at(),
         options=options,
         features_as="sparse" if kind == "sparse" else "dense",
         feature_dtype="float16" if kind == "float16" else "float32",
@@ -95,7 +97,7 @@ def assert_induced(found, graph, ids, *, self_loops=False):
     assert found.column("node").dtype == np.int64
     np.testing.assert_array_equal(found.column("label"), graph.column("label")[ids])
     assert found.num_classes == graph.num_classes
-    verify_store(found.path, on_event=ignore_events)
+    verify_store(found.path, at(on_event=ignore_events))
 
 
 def some_ids(num_nodes=NUM_NODES, seed=0, share=0.4):
@@ -108,7 +110,7 @@ def some_ids(num_nodes=NUM_NODES, seed=0, share=0.4):
 @pytest.mark.parametrize("self_loops", [False, True])
 def test_the_subgraph_is_the_induced_one_with_its_features_and_columns(tmp_path, graph, self_loops):
     ids = some_ids()
-    found = extract_graph(graph, ids, tmp_path / "task", self_loops=self_loops)
+    found = extract_graph(graph, ids, tmp_path / "task", at(), self_loops=self_loops)
     assert_induced(found, graph, ids, self_loops=self_loops)
     assert (found.features.kind, found.features.dtype) == (graph.features.kind, graph.features.dtype)
     np.testing.assert_array_equal(dense_matrix(found.features), dense_matrix(graph.features)[ids])
@@ -131,24 +133,26 @@ def test_any_small_graph_gives_its_induced_subgraph(tmp_path_factory, pairs, cho
     edge_index = np.array(pairs, np.int64).reshape(-1, 2).T
     graph = GraphStore.from_edge_index(edge_index, None, np.arange(12) % 3, path / "store", options=options)
     ids = np.array(sorted(chosen))
-    assert_induced(extract_graph(graph, ids, path / "task", self_loops=self_loops), graph, ids, self_loops=self_loops)
+    assert_induced(
+        extract_graph(graph, ids, path / "task", at(), self_loops=self_loops), graph, ids, self_loops=self_loops
+    )
     shutil.rmtree(path)
 
 
 def test_all_nodes_give_the_graph_without_its_loops(tmp_path, graph):
     ids = np.arange(NUM_NODES)
-    assert_induced(extract_graph(graph, ids, tmp_path / "task"), graph, ids)
+    assert_induced(extract_graph(graph, ids, tmp_path / "task", at()), graph, ids)
 
 
 def test_one_node_is_a_graph_too(tmp_path, graph):
-    found = extract_graph(graph, np.array([17]), tmp_path / "task", self_loops=True)
+    found = extract_graph(graph, np.array([17]), tmp_path / "task", at(), self_loops=True)
     assert (found.num_nodes, found.to_edge_index().tolist()) == (1, [[0], [0]])
 
 
 def test_a_graph_without_features_and_labels_has_subgraphs_too(tmp_path):
     graph = GraphStore.from_edge_index(random_edges(50, 200), path=tmp_path / "store", num_nodes=50)
     ids = np.arange(5, 40)
-    found = extract_graph(graph, ids, tmp_path / "task")
+    found = extract_graph(graph, ids, tmp_path / "task", at())
     assert (found.features, found.num_classes, list(found.manifest.columns)) == (None, None, ["node"])
     assert [tuple(edge) for edge in found.to_edge_index().T.tolist()] == induced_edges(graph, ids, False)
 
@@ -157,7 +161,7 @@ def test_a_graph_without_features_and_labels_has_subgraphs_too(tmp_path):
 def test_features_are_scaled_on_the_way(tmp_path, graph, kind):
     ids = some_ids(seed=3)
     scaling = fit_standard(graph.features, ids[:50]) if kind == "standard" else Scaling(kind)
-    found = extract_graph(graph, ids, tmp_path / "task", scaling=scaling)
+    found = extract_graph(graph, ids, tmp_path / "task", at(), scaling=scaling)
     stays_sparse = graph.features.kind == "sparse" and kind != "standard"
     assert (found.features.kind, found.features.dtype) == ("sparse" if stays_sparse else "dense", np.float32)
     wanted = scaling.apply(dense_matrix(graph.features)[ids])
@@ -171,7 +175,7 @@ def test_features_are_scaled_on_the_way(tmp_path, graph, kind):
 def test_a_part_of_a_symmetrised_graph_is_one(tmp_path, symmetrise, keep_duplicates, self_loops):
     options = BuildOptions(symmetrise=symmetrise, keep_duplicates=keep_duplicates, self_loops="keep")
     graph = make_store(tmp_path / "store", None, options)
-    found = extract_graph(graph, some_ids(), tmp_path / "task", self_loops=self_loops)
+    found = extract_graph(graph, some_ids(), tmp_path / "task", at(), self_loops=self_loops)
     edges = found.manifest.edges
     assert (edges.symmetrised, edges.keeps_duplicates) == (symmetrise, keep_duplicates)
     # The ranking takes in-degrees for out-degrees where the manifest says symmetrised: that must be right.
@@ -187,18 +191,18 @@ def test_a_part_of_a_symmetrised_graph_is_one(tmp_path, symmetrise, keep_duplica
 
 def test_edges_are_taken_in_pieces_that_may_end_inside_a_row(tmp_path, graph, monkeypatch):
     ids = some_ids(share=0.8)
-    wanted = bytes_of(extract_graph(graph, ids, tmp_path / "whole").path)
+    wanted = bytes_of(extract_graph(graph, ids, tmp_path / "whole", at()).path)
     shares = build.MemoryShares(threads=2, block_edges=7, kept_bytes=0, share_bytes=MIB)
     monkeypatch.setattr(build.MemoryShares, "of", lambda *_, **__: shares)
-    assert bytes_of(extract_graph(graph, ids, tmp_path / "pieces").path) == wanted
+    assert bytes_of(extract_graph(graph, ids, tmp_path / "pieces", at()).path) == wanted
 
 
 def test_threads_and_budget_do_not_change_a_byte(tmp_path, wide):
     ids = some_ids(WIDE, share=0.3)
     budget = own_memory_bytes() + 110 * MIB
     found = [
-        bytes_of(extract_graph(wide, ids, tmp_path / name, **settings).path)
-        for name, settings in {"a": {"threads": 1}, "b": {"threads": 3}, "c": {"memory": budget}}.items()
+        bytes_of(extract_graph(wide, ids, tmp_path / name, at(**given)).path)
+        for name, given in {"a": {"threads": 1}, "b": {"threads": 3}, "c": {"memory": budget}}.items()
     ]
     assert found[0] == found[1] == found[2]
 
@@ -217,13 +221,13 @@ def test_blocks_without_a_chosen_node_are_not_read(tmp_path, wide, monkeypatch):
     for shard in shards:
         if shard.index not in used:
             (copy / "features.zarr" / f"c.{shard.index}.0").unlink()
-    found = extract_graph(graph, ids, tmp_path / "task")
+    found = extract_graph(graph, ids, tmp_path / "task", at())
     source, target = wide.to_edge_index()
     kept = np.isin(source, ids) & np.isin(target, ids) & (source != target)
     wanted = np.stack([np.searchsorted(ids, source[kept]), np.searchsorted(ids, target[kept])])
     np.testing.assert_array_equal(found.to_edge_index(), wanted)
     np.testing.assert_array_equal(dense_matrix(found.features), wide.features.rows(ids))
-    assert plan_extract(graph, ids).blocks == 1
+    assert plan_extract(graph, ids, room_bytes=GIB, threads=1).blocks == 1
 
 
 def test_a_damaged_source_is_said_and_leaves_nothing(tmp_path, wide, monkeypatch):
@@ -236,13 +240,13 @@ def test_a_damaged_source_is_said_and_leaves_nothing(tmp_path, wide, monkeypatch
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(CorruptStoreError, match=r"does not have the bytes"):
-        extract_graph(graph, np.arange(70_000, 80_000), tmp_path / "out" / "task")
+        extract_graph(graph, np.arange(70_000, 80_000), tmp_path / "out" / "task", at())
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_progress_is_told(tmp_path, graph):
     events = []
-    extract_graph(graph, some_ids(), tmp_path / "task", on_event=events.append)
+    extract_graph(graph, some_ids(), tmp_path / "task", at(on_event=events.append))
     started = [event.stage for event in events if isinstance(event, StageStarted)]
     assert started == ["partition edges", "write rows and tiles", "write features", "write node columns"]
     assert {event.stage for event in events if isinstance(event, BlockFinished)} == set(started)
@@ -260,14 +264,14 @@ def test_the_peak_stays_under_the_plan(tmp_path, kind):
         random.integers(0, num_nodes, (2, 6_000_000)), x, np.arange(num_nodes) % 3, tmp_path / "store"
     )
     ids = np.arange(0, num_nodes, 2)
-    extract_graph(graph, ids[:100], tmp_path / "first")  # compiled code stays with the process
+    extract_graph(graph, ids[:100], tmp_path / "first", at())  # compiled code stays with the process
     del x
     held = own_memory_bytes()
-    plan = plan_extract(graph, ids, memory=held + 160 * MIB)
+    plan = plan_extract(graph, ids, room_bytes=160 * MIB, threads=2)
     assert plan.host_bytes <= 160 * MIB
     assert plan.formula.startswith("4 bytes a node")
     with PeakSampler() as sampler:
-        found = extract_graph(graph, ids, tmp_path / "task", memory=held + 160 * MIB)
+        found = extract_graph(graph, ids, tmp_path / "task", at(memory=held + 160 * MIB))
     assert sampler.peak_bytes - held <= 1.1 * plan.host_bytes
     assert found.num_nodes == ids.size
     written = found.manifest.total_bytes
@@ -278,9 +282,9 @@ def test_the_peak_stays_under_the_plan(tmp_path, kind):
 def test_a_budget_that_is_too_small_is_refused_before_anything_is_written(tmp_path, graph):
     budget = own_memory_bytes() + 50 * MIB
     with pytest.raises(DoesNotFitError, match="extract task graph needs"):
-        extract_graph(graph, some_ids(), tmp_path / "out" / "task", memory=budget)
+        extract_graph(graph, some_ids(), tmp_path / "out" / "task", at(memory=budget))
     assert not (tmp_path / "out").exists()
-    assert plan_extract(graph, some_ids(), memory=budget).host_bytes > 50 * MIB
+    assert plan_extract(graph, some_ids(), room_bytes=50 * MIB, threads=1).host_bytes > 50 * MIB
 
 
 @pytest.mark.parametrize(
@@ -297,16 +301,16 @@ def test_a_budget_that_is_too_small_is_refused_before_anything_is_written(tmp_pa
 )
 def test_ids_that_make_no_sense_are_refused(tmp_path, graph, ids):
     with pytest.raises(UsageError):
-        extract_graph(graph, ids, tmp_path / "task")
+        extract_graph(graph, ids, tmp_path / "task", at())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_there_is_not_overwritten_unless_asked(tmp_path, graph):
-    extract_graph(graph, np.arange(9), tmp_path / "task")
+    extract_graph(graph, np.arange(9), tmp_path / "task", at())
     with pytest.raises(StoreExistsError):
-        extract_graph(graph, np.arange(7), tmp_path / "task")
+        extract_graph(graph, np.arange(7), tmp_path / "task", at())
     assert GraphStore.open(tmp_path / "task").num_nodes == 9
-    assert extract_graph(graph, np.arange(7), tmp_path / "task", overwrite=True).num_nodes == 7
+    assert extract_graph(graph, np.arange(7), tmp_path / "task", at(), overwrite=True).num_nodes == 7
 
 
 # --- kept
@@ -318,7 +322,7 @@ def tasks(graph):
 
 
 def test_own_and_seen_graphs_of_every_task(tmp_path, graph, tasks):
-    graphs = TaskGraphs(graph, tasks, tmp_path / "cache", self_loops=True)
+    graphs = TaskGraphs(graph, tasks, tmp_path / "cache", at(), self_loops=True)
     for task in tasks:
         assert_induced(graphs.own(task), graph, task.node_ids, self_loops=True)
         seen = np.sort(np.concatenate([earlier.node_ids for earlier in tasks.seen(task)]))
@@ -331,10 +335,10 @@ def test_own_and_seen_graphs_of_every_task(tmp_path, graph, tasks):
 
 
 def test_kept_graphs_are_found_again_and_not_built(tmp_path, graph, tasks):
-    first = TaskGraphs(graph, tasks, tmp_path).own(tasks[1])
+    first = TaskGraphs(graph, tasks, tmp_path, at()).own(tasks[1])
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     events = []
-    again = TaskGraphs(graph, TaskStream.class_incremental(graph), tmp_path, on_event=events.append)
+    again = TaskGraphs(graph, TaskStream.class_incremental(graph), tmp_path, at(on_event=events.append))
     assert again.own(again.tasks[1]).path == first.path
     assert again.own(again.tasks[1]) is again.own(again.tasks[1])
     assert events == []
@@ -373,25 +377,25 @@ def test_a_stopped_extraction_leaves_no_graph_and_the_next_one_makes_it(tmp_path
             raise StopError
 
     with pytest.raises(StopError):
-        TaskGraphs(graph, tasks, tmp_path, on_event=stop).own(tasks[0])
+        TaskGraphs(graph, tasks, tmp_path, at(on_event=stop)).own(tasks[0])
     assert list(tmp_path.iterdir()) == []
     # As after a kill: an unfinished directory is left behind.
     key = graph_key(graph, tasks[0].node_ids, self_loops=False, scaling=Scaling())
     (tmp_path / f".{key}.ecgl.building" / "edges").mkdir(parents=True)
-    assert_induced(TaskGraphs(graph, tasks, tmp_path).own(tasks[0]), graph, tasks[0].node_ids)
+    assert_induced(TaskGraphs(graph, tasks, tmp_path, at()).own(tasks[0]), graph, tasks[0].node_ids)
     assert [path.name for path in tmp_path.iterdir()] == [f"{key}.ecgl"]
 
 
 @pytest.mark.parametrize("harm", ["cut", "missing"])
 def test_a_damaged_kept_graph_is_made_anew_and_said(tmp_path, graph, tasks, harm):
-    path = TaskGraphs(graph, tasks, tmp_path).own(tasks[0]).path
+    path = TaskGraphs(graph, tasks, tmp_path, at()).own(tasks[0]).path
     nodes = path / "nodes.arrow"
     if harm == "cut":
         nodes.write_bytes(nodes.read_bytes()[:-8])
     else:
         nodes.unlink()
     events = []
-    found = TaskGraphs(graph, tasks, tmp_path, on_event=events.append).own(tasks[0])
+    found = TaskGraphs(graph, tasks, tmp_path, at(on_event=events.append)).own(tasks[0])
     assert_induced(found, graph, tasks[0].node_ids)
     assert any(isinstance(event, Note) and "extracted anew" in event.text for event in events)
     assert list(tmp_path.iterdir()) == [path]
@@ -402,12 +406,12 @@ def test_somebody_elses_directory_is_left_alone(tmp_path, graph, tasks):
     (tmp_path / f"{key}.ecgl").mkdir()
     (tmp_path / f"{key}.ecgl" / "diary.txt").write_text("dear")
     with pytest.raises(FileNotFoundError, match="no manifest"):
-        TaskGraphs(graph, tasks, tmp_path).own(tasks[0])
+        TaskGraphs(graph, tasks, tmp_path, at()).own(tasks[0])
     assert (tmp_path / f"{key}.ecgl" / "diary.txt").read_text() == "dear"
 
 
 def test_tasks_of_another_stream_are_refused(tmp_path, graph, tasks):
-    graphs = TaskGraphs(graph, tasks, tmp_path)
+    graphs = TaskGraphs(graph, tasks, tmp_path, at())
     graphs.own(tasks[0])
     for other in (TaskStream.class_incremental(graph)[0], TaskStream.class_incremental(graph, seed=1)[2]):
         with pytest.raises(UsageError, match="not of this stream"):
@@ -415,17 +419,17 @@ def test_tasks_of_another_stream_are_refused(tmp_path, graph, tasks):
 
 
 def test_the_plan_of_all_tasks_is_the_largest_and_reads_all(tmp_path, graph, tasks):
-    graphs = TaskGraphs(graph, tasks, tmp_path, threads=1)
-    plans = [plan_extract(graph, task.node_ids, threads=1) for task in tasks]
-    plan = graphs.plan()
+    graphs = TaskGraphs(graph, tasks, tmp_path, at(threads=1))
+    plans = [plan_extract(graph, task.node_ids, room_bytes=GIB, threads=1) for task in tasks]
+    plan = graphs.plan(GIB)
     assert plan.written_bytes == sum(each.written_bytes for each in plans)
     assert plan.passes == len(tasks)
-    assert graphs.plan(scope="seen").written_bytes > plan.written_bytes
+    assert graphs.plan(GIB, scope="seen").written_bytes > plan.written_bytes
     assert list(tmp_path.iterdir()) == []
 
 
 def test_positions_are_rows_of_the_task_graph(tmp_path, graph, tasks):
-    nodes = TaskGraphs(graph, tasks, tmp_path).own(tasks[1]).column("node")
+    nodes = TaskGraphs(graph, tasks, tmp_path, at()).own(tasks[1]).column("node")
     local = positions_of(nodes, tasks[1].train_ids)
     assert local.dtype == np.int64
     np.testing.assert_array_equal(nodes[local], tasks[1].train_ids)
@@ -438,7 +442,7 @@ def test_positions_are_rows_of_the_task_graph(tmp_path, graph, tasks):
 
 
 def test_a_task_graph_says_where_it_is_from(tmp_path, graph):
-    found = extract_graph(graph, some_ids(), tmp_path / "task", scaling=Scaling("row_l2"))
+    found = extract_graph(graph, some_ids(), tmp_path / "task", at(), scaling=Scaling("row_l2"))
     key = graph_key(graph, some_ids(), self_loops=False, scaling=Scaling("row_l2"))
     wanted = {"kind": "task graph", "of": "store", "key": key, "scaling": "row_l2"}
     assert json.loads((found.path / "manifest.json").read_text())["provenance"] == wanted
@@ -447,7 +451,7 @@ def test_a_task_graph_says_where_it_is_from(tmp_path, graph):
 def test_a_plan_counts_of_a_threads_share_what_the_largest_block_takes(wide):
     ids = np.arange(wide.num_nodes)
     degrees = wide.edges.in_degrees()
-    known, unknown = (plan_extract(wide, ids, memory="8GiB", threads=2, in_degrees=d) for d in (degrees, None))
+    known, unknown = (plan_extract(wide, ids, room_bytes=8 * GIB, threads=2, in_degrees=d) for d in (degrees, None))
     assert known.host_bytes < unknown.host_bytes
     plan = EdgePlan.of(wide.num_nodes)
     hub = np.zeros(plan.num_buckets, np.int64)

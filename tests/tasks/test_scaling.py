@@ -19,6 +19,7 @@ from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.tasks import scaling as module
 from ecgl_scale.tasks.scaling import KINDS, Scaling, fit_standard
+from tests.resources import at
 
 ROW_KINDS = ["row_sum", "row_l2"]
 ROWS = arrays.arrays(
@@ -57,6 +58,7 @@ def stored(tmp_path, request):
     build_store(
         array_source(np.zeros((2, 0), np.int64), x=given),
         tmp_path / "store",
+        at(),
         features_as="sparse" if request.param == "sparse" else "dense",
         feature_dtype="float16" if request.param == "float16" else "float32",
     )

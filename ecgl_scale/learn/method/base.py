@@ -23,10 +23,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.events import EventSink
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
 from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets
 from ecgl_scale.learn.rows import RowCache, plan_rows
@@ -68,6 +68,7 @@ class TaskSizes:
     """An epoch, besides the rows."""
     training_bytes: int
     """The rows, or the graph, and an epoch."""
+    threads: int
     room_bytes: int
     """What the budget leaves besides what is held all the time."""
 
@@ -131,7 +132,7 @@ class Context(Protocol):
     """Nodes of earlier tasks that the method has remembered, with their own copy of the rows."""
     work: Path
     """For files that are needed while the task is learned."""
-    on_event: EventSink
+    resources: Resources
 
     def parts(self, tasks: Sequence[Task]) -> list[Labelled]:
         """Training rows and labels of tasks; the rows are left out where it is trained as a graph."""

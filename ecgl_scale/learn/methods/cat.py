@@ -122,18 +122,17 @@ class Cat(Method):
             real = propagate_features(
                 graph,
                 positions_of(nodes, task.train_ids),
-                memory=config.memory,
+                context.resources,
                 path=context.work / "rows" / f"propagated-{task.index}.f32",
-                threads=config.threads,
             )
         condenser = Condenser(real, labels, config, device=context.trainer.weights.device)
-        context.on_event(StageStarted(STAGE, settings.steps, "encoders"))
+        context.resources.on_event(StageStarted(STAGE, settings.steps, "encoders"))
         rows = torch.from_numpy(np.array(first.read(0, first.num_rows))).to(context.trainer.weights.device)
         adam = Adam([rows], lr=settings.lr, weight_decay=0.0)
         for start in range(0, settings.steps, ENCODERS_AT_ONCE):
             stop = min(start + ENCODERS_AT_ONCE, settings.steps)
             condenser.match(rows, labels[chosen], adam, [(task.index, step) for step in range(start, stop)], rng)
-            context.on_event(BlockFinished(STAGE, stop))
+            context.resources.on_event(BlockFinished(STAGE, stop))
         return rows.cpu().numpy(), labels[chosen]
 
     def state(self) -> Arrays:

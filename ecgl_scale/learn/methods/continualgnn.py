@@ -268,7 +268,7 @@ def detect_old_nodes(context: Context, weights: SharedWeights, ratio: float) -> 
     graph, nodes = context.graph(task)
     _, old_nodes = context.graph(previous)
     is_new = ~np.isin(nodes, old_nodes, assume_unique=True)
-    averaging = StreamedPropagation(graph, "mean", threads=context.config.threads)
+    averaging = StreamedPropagation(graph, context.resources, "mean")
     changed = averaging.spread(is_new, 1) > 0
     before = np.empty((nodes.size, weights.num_classes), np.float32)
     before[~is_new] = graph_outputs(context, weights, previous)
@@ -292,7 +292,7 @@ def graph_outputs(context: Context, weights: SharedWeights, task: Task) -> NDArr
     """Outputs of the graph network for all nodes of the graph that a task is trained on."""
     graph, _ = context.graph(task)
     config = context.config
-    propagation = GraphPropagation(graph, training_norm(config), threads=config.threads, memory=config.memory)
+    propagation = GraphPropagation(graph, context.resources, training_norm(config))
     rows = context.graph_rows(task)
     x = rows.read_sparse(0, rows.num_rows) if rows.is_sparse else torch.from_numpy(rows.read(0, rows.num_rows))
     learn = config.learn

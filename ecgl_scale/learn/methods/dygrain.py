@@ -186,7 +186,7 @@ def influenced_nodes(context: Context) -> Ids:
     """V_inf: ids, ascending."""
     task, settings = context.task, context.config.section(DygrainConfig)
     graph, nodes = context.graph(task)
-    propagation = StreamedPropagation(graph, "mean", threads=context.config.threads)
+    propagation = StreamedPropagation(graph, context.resources, "mean")
     values = np.isin(nodes, task.node_ids, assume_unique=True).astype(np.float32)
     total = np.zeros(nodes.size)
     for hop in range(HOPS + 1):

@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
@@ -47,12 +46,10 @@ class Ecgl(Method):
             graph,
             positions_of(nodes, task.train_ids),
             labels,
+            context.resources,
             settings=choose_settings(context.config, task.index),
             rank_features=outputs,
-            memory=context.config.memory,
-            threads=context.config.threads,
             journal_directory=journal,
-            on_event=context.on_event,
         )
         ids = nodes[chosen.local]
         rows = context.bank_rows(task, ids)
@@ -76,8 +73,8 @@ def _plan_ranking(config: RunConfig, sizes: TaskSizes) -> StagePlan:
         num_edges=sizes.num_edges,
         num_values=None if sizes.values_a_row is None else int(sizes.values_a_row * num_nodes) + 1,
         rank_columns=sizes.num_classes if by_outputs else None,
-        memory=own_memory_bytes() + sizes.room_bytes,
-        threads=config.threads,
+        room_bytes=sizes.room_bytes,
+        threads=sizes.threads,
     )
     if not by_outputs:
         return ranking

@@ -21,7 +21,6 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
 from ecgl_scale.errors import UsageError
@@ -81,13 +80,11 @@ class Twp(Anchored):
 
     def begin_task(self, context: Context) -> None:
         """Refuse a graph whose attention does not fit, before hours are spent on it."""
-        config = context.config
-        held = own_memory_bytes()
         needed = attention_bytes(context.graph(context.task)[0].num_nodes, context.trainer.weights.widths[1])
-        MemoryBudget.of(config.memory).require(
-            held + needed,
+        context.resources.require(
+            needed,
             stage="attention over the task graph",
-            formula=f"{format_bytes(held)} held + {format_bytes(needed)} for first-layer outputs and their gradients",
+            formula=f"{format_bytes(needed)} for first-layer outputs and their gradients",
         )
 
     def segments(self, context: Context) -> list[AnySegment]:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ecgl_scale.base.events import EventSink, ignore_events
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.infer.layerwise import plan_inference
 from ecgl_scale.infer.propagate import plan_propagated
 from ecgl_scale.learn.method.base import MethodPlan
@@ -25,7 +25,7 @@ from ecgl_scale.session.learner import device_of
 from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_rows_of, plan_task_graph
 from ecgl_scale.session.predict import PREDICT_ROWS
-from ecgl_scale.session.setup import infer_settings, open_store, task_stream
+from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.graphs import TaskGraphs
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -38,16 +38,10 @@ SCORE_BYTES = 12
 """Of an output that is scored: as it is found, among the allowed columns, and compared."""
 
 
-def plan_config(config: RunConfig, on_event: EventSink = ignore_events) -> MemoryPlan:
-    """The plan of a config; opens its store and draws its tasks, and writes nothing."""
-    graph = open_store(config)
-    return plan_run(graph, task_stream(graph, config, on_event), config)
-
-
-def plan_run(graph: GraphStore, stream: TaskStream, config: RunConfig) -> MemoryPlan:
+def plan_run(graph: GraphStore, stream: TaskStream, config: RunConfig, resources: Resources) -> MemoryPlan:
     """The plan of a run."""
-    budget = MemoryBudget.of(config.memory)
-    sizes = RunSizes(graph, stream, config, graph.edges.in_degrees())
+    budget = resources.budget
+    sizes = RunSizes(graph, stream, config, resources, graph.edges.in_degrees())
     held = own_memory_bytes() - sizes.degrees.nbytes + LIBRARY_BYTES
     room = max(budget.total_bytes - held - sizes.bank_bytes - sizes.weight_bytes - sizes.checkpoint_bytes, 0)
     state_bytes = plan_method(sizes, stream[-1], room).state_bytes
@@ -74,23 +68,17 @@ def _with_kept(stage: StagePlan, kept_bytes: int, parts: str) -> StagePlan:
     return replace(stage, host_bytes=stage.host_bytes + kept_bytes, formula=stage.formula + parts)
 
 
-def _memory(room_bytes: int) -> int:
-    """For plans that take off themselves what the process holds."""
-    return own_memory_bytes() + room_bytes
-
-
 def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
     config = sizes.config
     graphs = TaskGraphs(
         sizes.graph,
         sizes.stream,
         Path("tasks"),
+        sizes.resources,
         self_loops=config.rank.self_loops,
-        memory=_memory(room_bytes),
-        threads=config.threads,
     )
     scope = "seen" if _uses_seen(config) else "own"
-    return replace(graphs.plan(scope=scope, in_degrees=sizes.degrees), stage="extract")
+    return replace(graphs.plan(room_bytes, scope=scope, in_degrees=sizes.degrees), stage="extract")
 
 
 def _training(sizes: RunSizes, room_bytes: int, of_method: Sequence[MethodPlan]) -> StagePlan:
@@ -135,8 +123,8 @@ def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
                 sizes.graph,
                 sizes.widths,
                 settings=infer_settings(config),
-                threads=config.threads,
-                memory=_memory(room_bytes),
+                room_bytes=room_bytes,
+                threads=sizes.resources.threads,
                 num_nodes=found.num_nodes,
                 num_edges=found.num_edges,
                 made_dense=sizes.made_dense,
@@ -152,8 +140,8 @@ def _propagation(sizes: RunSizes, task: Task, room_bytes: int, *, seen: bool) ->
         sizes.graph,
         config.learn.num_hops,
         norm=config.infer.norm,
-        memory=_memory(room_bytes),
-        threads=config.threads,
+        room_bytes=room_bytes,
+        threads=sizes.resources.threads,
         num_nodes=found.num_nodes,
         num_edges=found.num_edges,
         made_dense=sizes.made_dense,

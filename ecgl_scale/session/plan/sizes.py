@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.bank import plan_bank
 from ecgl_scale.learn.method.base import Method
 from ecgl_scale.learn.method.table import method_of
@@ -38,6 +39,7 @@ class RunSizes:
     graph: GraphStore
     stream: TaskStream
     config: RunConfig
+    resources: Resources
     degrees: NDArray[np.int64]
 
     @cached_property

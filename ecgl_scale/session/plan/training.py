@@ -112,6 +112,7 @@ def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
         is_propagated=config.learn.num_hops > 0,
         epoch_bytes=plan_epoch(sizes, num_rows).host_bytes,
         training_bytes=training.host_bytes,
+        threads=sizes.resources.threads,
         room_bytes=room_bytes,
     )
 

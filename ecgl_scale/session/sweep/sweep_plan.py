@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sweep import Jobs
 from ecgl_scale.engine.threads import available_cores
@@ -22,7 +22,7 @@ from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.session.plan.remedy import require_fit
 from ecgl_scale.session.plan.run_plan import plan_run
-from ecgl_scale.session.setup import open_store, store_id, task_stream
+from ecgl_scale.session.setup import open_store, resources_of, task_stream
 
 CORES_A_RUN = 2
 
@@ -70,7 +70,7 @@ def make_schedule(configs: Mapping[str, RunConfig], *, jobs: Jobs, num_runs: int
     are_small = True
     for name, config in configs.items():
         try:
-            store_ids[config.store] = store_id(open_store(config))
+            store_ids[config.store] = open_store(config).short_identity
             are_small = _plan(alone.apply(config)) and are_small
         except EcglError as error:
             refused[name] = error
@@ -107,17 +107,17 @@ def _first_refusal(configs: Mapping[str, RunConfig], jobs: int) -> EcglError | N
 def _share(config: RunConfig, jobs: int) -> Share:
     if jobs == 1 and config.memory is None:
         return Share(None, None)  # it finds the same limits as we do
-    memory = MemoryBudget.of(config.memory).total_bytes - own_memory_bytes()
     threads = None if jobs == 1 or config.threads is not None else max(available_cores() // jobs, 1)
-    return Share(max(memory // jobs, 1), threads)
+    return Share(max(resources_of(config).room_bytes // jobs, 1), threads)
 
 
 def _plan(config: RunConfig) -> bool:
     """Refuse a run that does not fit or cannot be; True if its epochs are so small that one thread does them."""
     graph = open_store(config)
     stream = task_stream(graph, config)
-    plan = plan_run(graph, stream, config)
-    require_fit(plan, graph, stream, config, besides_bytes=own_memory_bytes())
+    resources = resources_of(config)
+    plan = plan_run(graph, stream, config, resources)
+    require_fit(plan, graph, stream, config, resources, besides_bytes=own_memory_bytes())
     widths = [graph.num_features, *config.learn.hidden, stream.num_classes]
     rows = max(task.node_ids.size if config.learn.train_as == "gcn" else task.train_ids.size for task in stream)
     rows = max(int(rows), config.bank.budget * (len(stream) - 1))

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from ecgl_scale.base.memory import MemoryBudget
+from ecgl_scale.base.memory import SHARE_OF_LIMIT, tightest_limit
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
-from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.message_blocks import trains_in_blocks
 from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
@@ -63,31 +63,41 @@ EPOCH_SECONDS, TEST_SECONDS, STEP_SECONDS = 0.001, 0.015, 0.05
 """What an epoch, a test on a task, or any other step takes if there is nothing to do."""
 
 
-def with_times(plan: MemoryPlan, graph: GraphStore, stream: TaskStream, config: RunConfig) -> MemoryPlan:
+def with_times(
+    plan: MemoryPlan, graph: GraphStore, stream: TaskStream, config: RunConfig, resources: Resources
+) -> MemoryPlan:
     """The plan with the seconds of every stage, on this machine, which is measured for about a second."""
     widths = [graph.num_features, *config.learn.hidden, stream.num_classes]
     num_nodes = max(int(task.node_ids.size) for task in stream)
-    rates = measure_machine(graph.path.parent, widths, config, num_nodes=num_nodes)
-    return estimate(plan, graph, stream, config, rates)
+    rates = measure_machine(graph.path.parent, widths, config, resources, num_nodes=num_nodes)
+    return estimate(plan, graph, stream, config, resources, rates)
 
 
-def is_long(plan: MemoryPlan, graph: GraphStore, stream: TaskStream, config: RunConfig) -> bool:
+def is_long(plan: MemoryPlan, graph: GraphStore, stream: TaskStream, config: RunConfig, resources: Resources) -> bool:
     """Whether a run takes so long that measuring the machine first does not matter."""
-    return (estimate(plan, graph, stream, config, TYPICAL).seconds or 0.0) > LONG_SECONDS
+    return (estimate(plan, graph, stream, config, resources, TYPICAL).seconds or 0.0) > LONG_SECONDS
 
 
 def estimate(
-    plan: MemoryPlan, graph: GraphStore, stream: TaskStream, config: RunConfig, rates: MachineRates
+    plan: MemoryPlan,
+    graph: GraphStore,
+    stream: TaskStream,
+    config: RunConfig,
+    resources: Resources,
+    rates: MachineRates,
 ) -> MemoryPlan:
     """The plan with the seconds of every stage, on a machine that does so much in a second."""
-    work = _Work(graph, stream, config, rates)
+    work = _Work(graph, stream, config, resources, rates)
     stages = (replace(stage, seconds=work.seconds(stage)) for stage in plan.stages)
     return replace(plan, stages=tuple(stages))
 
 
 class _Work:
-    def __init__(self, graph: GraphStore, stream: TaskStream, config: RunConfig, rates: MachineRates) -> None:
+    def __init__(
+        self, graph: GraphStore, stream: TaskStream, config: RunConfig, resources: Resources, rates: MachineRates
+    ) -> None:
         self._config = config
+        self._threads = resources.threads
         self._rates = rates
         self._store_edges = graph.num_edges
         section = graph.manifest.features
@@ -102,7 +112,7 @@ class _Work:
         self._seen_nodes, self._seen_edges = list(accumulate(own)), edges.seen
         self._nodes, self._edges = (self._seen_nodes, edges.seen) if seen else (own, edges.own)
         self._method = method_of(config)
-        self._is_cached = 2 * graph.manifest.total_bytes < MemoryBudget.of(None).total_bytes
+        self._is_cached = 2 * graph.manifest.total_bytes < SHARE_OF_LIMIT * tightest_limit().limit_bytes
 
     def seconds(self, stage: StagePlan) -> float:
         how = {
@@ -192,8 +202,7 @@ class _Work:
 
     def _operations(self, count: float) -> float:
         """Seconds; small work has one thread, see ``Learner``."""
-        threads = self._config.threads or available_cores()
-        return count * (threads if count < SMALL_EPOCH_FLOPS else 1) / self._rates.operations
+        return count * (self._threads if count < SMALL_EPOCH_FLOPS else 1) / self._rates.operations
 
     def _messages(self, num_edges: int, *, is_first: bool = True) -> float:
         """Seconds to send the narrow side of every layer along the edges; sparse features are multiplied first.

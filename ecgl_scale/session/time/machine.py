@@ -14,7 +14,7 @@ import torch
 from ecgl_scale.base.disk_speed import measure_disk
 from ecgl_scale.base.stopwatch import best_seconds
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.infer.speed import measure_messages
 from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.rank.speed import measure_sweeps
@@ -47,13 +47,15 @@ TYPICAL = MachineRates(read_bytes=1e9, written_bytes=5e8, edges=1e9, messages=4e
 """A machine of some years ago."""
 
 
-def measure_machine(directory: Path, widths: Sequence[int], config: RunConfig, *, num_nodes: int) -> MachineRates:
+def measure_machine(
+    directory: Path, widths: Sequence[int], config: RunConfig, resources: Resources, *, num_nodes: int
+) -> MachineRates:
     """Measure for about a second. Where ``directory`` cannot be written to, the disk is that of temporary files.
 
     Messages are sent in a graph of ``num_nodes``. One thread is measured and counted as often as there are threads:
     several that wait for each other would measure who else uses the machine at the moment.
     """
-    threads = config.threads or available_cores()
+    threads = resources.threads
     where = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
     disk = measure_disk(where, DISK_TEST_BYTES)
     edges = threads * measure_sweeps(seconds=TEST_SECONDS)

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ecgl_scale.base.events import ignore_events
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.session.learner import Learner
 from ecgl_scale.session.run import run
-from ecgl_scale.session.setup import open_store, task_stream
+from ecgl_scale.session.setup import open_store, resources_of, task_stream
 from tests.session.streams import config_of
 
 FEW = ("learn.epochs=4", "learn.hidden=[6]", "threads=1", "bank.budget=12")
@@ -29,7 +28,7 @@ def new_learner(config: RunConfig, directory: Path) -> Learner:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "weights").mkdir(exist_ok=True)
     graph = open_store(config)
-    return Learner(config, graph, task_stream(graph, config), directory, ignore_events)
+    return Learner(config, graph, task_stream(graph, config), directory, resources_of(config))
 
 
 def begin(learner: Learner, index: int) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from ecgl_scale.learn.method.base import TaskSizes
 from ecgl_scale.learn.method.table import built_in_methods, create_method
-from ecgl_scale.session.plan.run_plan import plan_config
 from ecgl_scale.units import format_bytes
 from tests.learn.methods.learning import learn, new_learner, small_config
+from tests.session.streams import plan_config
 
 OVERRIDES = {
     "gem": ("gem.memory_nodes=9",),
@@ -34,6 +34,7 @@ LARGE = TaskSizes(
     is_propagated=False,
     epoch_bytes=70 << 20,
     training_bytes=400 << 20,
+    threads=2,
     room_bytes=4 << 30,
 )
 
