@@ -20,7 +20,7 @@ from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.session.learner import Learner
+from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.saved_model import MODEL_NAME, SavedModel, load_model, save_model
 from ecgl_scale.session.setup import resources_of
@@ -142,10 +142,8 @@ class ECGL:
                 f"task {task.index} cannot be learned now",
                 expected=f"task {0 if learner is None else self._next} of one stream",
             )
-        learner.begin_task(task, is_new=True)
-        for epoch in range(learner.config.learn.epochs):
-            learner.train_epoch(task, epoch)
-        learner.end_task()
+        for _ in learn_task(learner, task):
+            pass
         learner.remember(task)
         self._next += 1
         self.weights_, self.bank_, self.classes_ = learner.weights, learner.bank, stream.classes

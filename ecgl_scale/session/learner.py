@@ -222,6 +222,17 @@ class Learner:
         save_model(directory, self.weights, stream.classes, self.scaling, **about)
 
 
+def learn_task(learner: Learner, task: Task, *, from_epoch: int = 0) -> Iterator[tuple[int, EpochResult]]:
+    """Train a task, epoch by epoch, from ``from_epoch`` on; the loop of every run, of ``ECGL`` and of the tests.
+
+    Between two epochs the caller may save the weights, or leave; when the last is taken, the task's rows are let go.
+    """
+    learner.begin_task(task, is_new=from_epoch == 0)
+    for epoch in range(from_epoch, learner.config.learn.epochs):
+        yield epoch, learner.train_epoch(task, epoch)
+    learner.end_task()
+
+
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Let torch use so many threads meanwhile."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.session.learner import Learner
+from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.run import run
 from ecgl_scale.session.setup import open_store, resources_of, task_stream
 from tests.session.streams import config_of
@@ -47,10 +47,11 @@ def train(learner: Learner, index: int, epochs: range | None = None) -> list[flo
 def learn(learner: Learner, *indices: int) -> None:
     """Whole tasks."""
     for index in indices:
-        begin(learner, index)
-        train(learner, index)
-        learner.end_task()
-        learner.remember(learner.stream[index])
+        task = learner.stream[index]
+        learner.predictor.prepare(task)
+        for _ in learn_task(learner, task):
+            pass
+        learner.remember(task)
 
 
 def weights_of(learner: Learner) -> list[torch.Tensor]:
@@ -101,9 +102,8 @@ def check_goes_on(config: RunConfig, directory: Path) -> None:
     second = new_learner(config, directory / "stopped")
     second.restore(first.tensors(), task_index=1, is_remembered=False)
     second.predictor.prepare(second.stream[1])
-    second.begin_task(second.stream[1], is_new=False)
-    train(second, 1, range(2, config.learn.epochs))
-    second.end_task()
+    for _ in learn_task(second, second.stream[1], from_epoch=2):
+        pass
     second.remember(second.stream[1])
     third = new_learner(config, directory / "stopped")
     third.restore(second.tensors(), task_index=2, is_remembered=False)
