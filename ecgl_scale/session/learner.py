@@ -19,7 +19,7 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods import method_of
+from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer

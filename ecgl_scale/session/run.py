@@ -34,6 +34,7 @@ from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.session.checkpoint import Checkpoints
 from ecgl_scale.session.directory import EventLog, RunDirectory, read_results
 from ecgl_scale.session.learner import Learner, learn_task
+from ecgl_scale.session.methods import about_method
 from ecgl_scale.session.plan.remedy import require_fit
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.profile import draw_profile, require_memray, tracked
@@ -132,7 +133,7 @@ def _run_from(
     log = EventLog(directory.path / "events.jsonl", timeline)
     reason = "finished"
     try:
-        directory.write_plan(plan)
+        directory.write_plan(plan, about_method(config.method))
         stream.save(directory.path / "split.parquet")
         state.write(directory.path)
         with sampler, timeline:

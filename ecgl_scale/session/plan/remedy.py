@@ -13,7 +13,7 @@ from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.learn.feed import block_rows_for
-from ecgl_scale.learn.methods import method_of
+from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.setup import resources_like
 from ecgl_scale.store.graph import GraphStore

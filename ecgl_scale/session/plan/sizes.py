@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.bank import plan_bank
-from ecgl_scale.learn.methods import method_of
-from ecgl_scale.learn.methods.base import Method
+from ecgl_scale.learn.method.base import Method
+from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -75,12 +75,6 @@ class RunSizes:
             return None
         return int(np.ceil(self.values_a_row * num_rows))
 
-    @property
-    def row_bytes(self) -> int:
-        """Memory of a row as the model is given it."""
-        values = self.input_values(1)
-        return 4 * self.graph.num_features if values is None else 8 * values
-
     def graph_of(self, task: Task, *, seen: bool) -> GraphSizes:
         """The graph of a task, or of all up to it."""
         tasks = self.stream.seen(task) if seen else [task]
@@ -101,18 +95,6 @@ class RunSizes:
             return 0
         num_values = self.input_values(self.bank_nodes)
         return plan_bank(self.bank_nodes, self.graph.num_features, num_values=num_values).host_bytes
-
-    @cached_property
-    def state_bytes(self) -> int:
-        """Memory of what the method keeps besides the bank, when all tasks are learned."""
-        num_classes, num_tasks = self.stream.num_classes, len(self.stream)
-        return self.method.planned_bytes(self.num_weights, num_classes, num_tasks) + self.method.planned_node_bytes(
-            self.config,
-            row_bytes=self.row_bytes,
-            num_features=self.graph.num_features,
-            num_classes=num_classes,
-            num_tasks=num_tasks,
-        )
 
     @property
     def weight_bytes(self) -> int:
