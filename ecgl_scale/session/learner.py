@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.table import method_of
@@ -28,12 +26,11 @@ from ecgl_scale.session.context import RunContext
 from ecgl_scale.session.directory import WORK_NAME
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.saved_model import save_model
-from ecgl_scale.session.setup import scaling_of
+from ecgl_scale.session.setup import RunSetup, scaling_of
 from ecgl_scale.store.features.sparse import SparseFeatures
-from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.graphs import TaskGraphs
 from ecgl_scale.tasks.metrics import Accuracy, accuracy
-from ecgl_scale.tasks.stream import Task, TaskStream
+from ecgl_scale.tasks.stream import Task
 
 BANK_NAME = "bank.arrow"
 SMALL_EPOCH_FLOPS = 2e8
@@ -42,9 +39,8 @@ SMALL_EPOCH_FLOPS = 2e8
 class Learner:
     """Weights, optimizer and bank of one run."""
 
-    def __init__(
-        self, config: RunConfig, graph: GraphStore, stream: TaskStream, directory: Path, resources: Resources
-    ) -> None:
+    def __init__(self, setup: RunSetup, directory: Path) -> None:
+        config, graph, stream, resources = setup.config, setup.graph, setup.stream, setup.resources
         self.config = config
         self.stream = stream
         self.directory = directory

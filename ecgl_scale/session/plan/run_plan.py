@@ -17,7 +17,6 @@ from pathlib import Path
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
-from ecgl_scale.engine.resources import Resources
 from ecgl_scale.infer.layerwise import plan_inference
 from ecgl_scale.infer.propagate import plan_propagated
 from ecgl_scale.learn.method.base import MethodPlan
@@ -25,10 +24,9 @@ from ecgl_scale.session.learner import device_of
 from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_rows_of, plan_task_graph
 from ecgl_scale.session.predict import PREDICT_ROWS
-from ecgl_scale.session.setup import infer_settings
-from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.session.setup import RunSetup, infer_settings
 from ecgl_scale.tasks.graphs import TaskGraphs
-from ecgl_scale.tasks.stream import Task, TaskStream
+from ecgl_scale.tasks.stream import Task
 from ecgl_scale.units import MIB, format_bytes
 
 LIBRARY_BYTES = 80 * MIB
@@ -38,10 +36,10 @@ SCORE_BYTES = 12
 """Of an output that is scored: as it is found, among the allowed columns, and compared."""
 
 
-def plan_run(graph: GraphStore, stream: TaskStream, config: RunConfig, resources: Resources) -> MemoryPlan:
+def plan_run(setup: RunSetup) -> MemoryPlan:
     """The plan of a run."""
-    budget = resources.budget
-    sizes = RunSizes(graph, stream, config, resources, graph.edges.in_degrees())
+    budget, config, stream = setup.resources.budget, setup.config, setup.stream
+    sizes = RunSizes(setup, setup.graph.edges.in_degrees())
     held = own_memory_bytes() - sizes.degrees.nbytes + LIBRARY_BYTES
     room = max(budget.total_bytes - held - sizes.bank_bytes - sizes.weight_bytes - sizes.checkpoint_bytes, 0)
     state_bytes = plan_method(sizes, stream[-1], room).state_bytes

@@ -14,6 +14,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.bank import plan_bank
 from ecgl_scale.learn.method.base import Method
 from ecgl_scale.learn.method.table import method_of
+from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -36,11 +37,28 @@ class GraphSizes:
 class RunSizes:
     """A store, a stream and a config, as numbers. Memory: ``degrees``."""
 
-    graph: GraphStore
-    stream: TaskStream
-    config: RunConfig
-    resources: Resources
+    setup: RunSetup
     degrees: NDArray[np.int64]
+
+    @property
+    def graph(self) -> GraphStore:
+        """The store."""
+        return self.setup.graph
+
+    @property
+    def stream(self) -> TaskStream:
+        """The tasks."""
+        return self.setup.stream
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings."""
+        return self.setup.config
+
+    @property
+    def resources(self) -> Resources:
+        """What the run may use."""
+        return self.setup.resources
 
     @cached_property
     def method(self) -> Method:
@@ -49,8 +67,8 @@ class RunSizes:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Features, hidden layers, classes."""
-        return (self.graph.num_features, *self.config.learn.hidden, self.stream.num_classes)
+        """Widths of the model: features, hidden layers, classes."""
+        return self.setup.widths
 
     @property
     def num_weights(self) -> int:
