@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from ecgl_kernels.lanes import add_lane, end_sum, start_sum
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.threads import run_parts
-from ecgl_scale.learn.adam import SERIAL_WEIGHTS, in_memory_order
+from ecgl_scale.learn.adam import in_memory_order
 from ecgl_scale.learn.feed import Feed
 from ecgl_scale.learn.loss import Segment
 from ecgl_scale.learn.message import GraphSegment
@@ -43,11 +43,13 @@ Pass = Callable[[NDArray[np.float64], NDArray[np.float32]], None]
 
 NUM_LANES = 16
 """At most so many processes can share an epoch. A constant: results depend on it, to the last bits."""
-DENSE_ROW_WORK = 8
+DENSE_ROW_WORK = 32
 """A dense row is a product with all of the first weight; a sparse one meets few rows of it."""
-LEAST_LANE_WORK = 8192
-"""A lane has at least about 1,024 dense or 8,192 sparse rows: so much that its pass over the weights is under 3 % of
+LEAST_LANE_WORK = 32768
+"""A lane has at least about 1,024 dense or 32,768 sparse rows: so much that its pass over the weights is under 3 % of
 their products even where weights come from memory. Results depend on it as well."""
+SERIAL_WEIGHTS = 1 << 20
+"""Fewer weights (a tenth of a millisecond to two) are one thread's work: threads would have to be started."""
 LANE_SUM_BYTES = 8
 """Of each weight, in float64."""
 
@@ -112,14 +114,20 @@ class LaneSum:
     def __init__(self) -> None:
         self._totals: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor] = []
+        self._here: list[tuple[NDArray[np.float64], NDArray[np.float32]]] = []
         self._used: list[int] = []
         self._loss: torch.Tensor | None = None
 
     def begin(self, gradients: Sequence[torch.Tensor], used: Sequence[int]) -> None:
         """``gradients`` are zero, and each lane will be in them in turn; ``used`` are the lanes that have blocks."""
         self._gradients, self._used, self._loss = list(gradients), list(used), None
-        if len(used) > 1 and not self._totals:
+        if len(used) < 2:
+            return
+        if not self._totals:
             self._totals = [torch.empty_like(gradient, dtype=torch.float64) for gradient in gradients]
+        pairs = list(zip(self._totals, self._gradients, strict=True))
+        is_here = gradients[0].device.type == "cpu"
+        self._here = [(in_memory_order(total), in_memory_order(lane)) for total, lane in pairs] if is_here else []
 
     def close(self, lane: int, loss: torch.Tensor) -> None:
         """The gradients hold all of ``lane``, whose loss this is; afterwards they are zero, or the sum of all lanes."""
@@ -139,22 +147,23 @@ class LaneSum:
 
     def forget_buffers(self) -> None:
         """Let go of the sum in float64."""
-        self._totals, self._gradients = [], []
+        self._totals, self._gradients, self._here = [], [], []
 
-    def _pass(self, here: Pass, there: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    def _pass(self, kernel: Pass, operation: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
         """Over all weights: with our kernel on the CPU, else as tensor operations."""
-        for total, gradient in zip(self._totals, self._gradients, strict=True):
-            if gradient.device.type != "cpu":
-                there(total, gradient)
-                continue
-            sums, lane = in_memory_order(total), in_memory_order(gradient)
-            threads = 1 if lane.size < SERIAL_WEIGHTS else torch.get_num_threads()
-            cuts = np.linspace(0, lane.size, threads + 1).astype(int).tolist()
-            run_parts(partial(_pass_part, here, sums, lane), cuts)
+        for total, lane in self._here:
+            if lane.size < SERIAL_WEIGHTS:
+                kernel(total, lane)
+            else:
+                cuts = np.linspace(0, lane.size, torch.get_num_threads() + 1).astype(int).tolist()
+                run_parts(partial(_pass_part, kernel, total, lane), cuts)
+        if not self._here:
+            for on_device in zip(self._totals, self._gradients, strict=True):
+                operation(*on_device)
 
 
-def _pass_part(work: Pass, total: NDArray[np.float64], lane: NDArray[np.float32], first: int, stop: int) -> None:
-    work(total[first:stop], lane[first:stop])
+def _pass_part(kernel: Pass, total: NDArray[np.float64], lane: NDArray[np.float32], first: int, stop: int) -> None:
+    kernel(total[first:stop], lane[first:stop])
 
 
 def _start_there(total: torch.Tensor, lane: torch.Tensor) -> None:

@@ -313,11 +313,7 @@ class Trainer:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Copies of weights, moments and step, and the weights that are kept: all that a resumed run needs."""
-        named = (
-            {"parameter": self.weights}
-            if self._earlier is None
-            else {"parameter": self.weights, EARLIER: self._earlier}
-        )
+        named = {"parameter": self.weights} | ({} if self._earlier is None else {EARLIER: self._earlier})
         state = {
             f"{name}.{i}": tensor.detach().clone()
             for name, weights in named.items()

@@ -14,9 +14,11 @@ from scipy import sparse
 from ecgl_scale.learn import lanes as lanes_module
 from ecgl_scale.learn.lanes import DENSE_ROW_WORK, LEAST_LANE_WORK, NUM_LANES, LaneSum, cut_lanes, cut_parts
 from ecgl_scale.learn.loss import Labelled, LossSettings, make_segments
+from ecgl_scale.learn.message import GraphPropagation, GraphSegment
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import Trainer
+from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
 
 NUM_FEATURES, NUM_CLASSES, BLOCK_ROWS = 12, 4, 16
@@ -194,16 +196,40 @@ def test_threads_that_share_a_pass_change_no_bit(monkeypatch):
 
 @pytest.mark.usefixtures("small_lanes")
 def test_a_process_reads_the_blocks_of_its_own_lanes_only(monkeypatch):
-    segments = segments_of(16)
-    read = []
-    plain_read = RowCache.read
-    monkeypatch.setattr(type(segments[0].rows._source), "read", lambda self, start, stop, out: read.append(start) or
-                        self.array[start:stop])
+    segments, read = segments_of(16), []
+    source = type(segments[0].rows._source)
+    plain = source.read
+    monkeypatch.setattr(source, "read", lambda self, *where: (read.append(where[0]), plain(self, *where))[1])
     trainer = trainer_of()
     trainer.lane_sum = KeptLanes([0, 1, 5])
     trainer.gradient(segments)
-    assert plain_read is RowCache.read
     assert read == [0, 16, 80]
+
+
+@pytest.mark.usefixtures("small_lanes")
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_graphs_are_a_block_each_and_stay_on_one_rank(tmp_path, dropout):
+    rows, bank = segments_of(40)
+    x = rows.rows.read(0, rows.num_rows)
+    edges = np.random.default_rng(0).integers(0, rows.num_rows, (2, 3000))
+    graph = GraphStore.from_edge_index(edges, x=x, path=tmp_path / "graph", num_nodes=rows.num_rows)
+    propagation, local = GraphPropagation(graph, "sym"), np.arange(0, rows.num_rows, 2)
+    graphs = [
+        GraphSegment(
+            labels=rows.labels[local],
+            coefficients=rows.coefficients[local] * weight,
+            columns=rows.columns,
+            rows=rows.rows,
+            propagation=propagation,
+            local=local,
+        )
+        for weight in (1, 2, 3)
+    ]
+    segments = [*graphs[:2], bank, graphs[2]]
+    used = lanes_used(trainer_of(), segments)
+    assert len(used) == 3 + 5
+    assert used[0] < used[1] < used[-1]
+    assert in_two_ranks(segments, dropout=dropout) == in_one(segments, dropout=dropout)
 
 
 # --- the cut
