@@ -51,20 +51,26 @@ class Feed:
         self._threads = threads
         self._memory: list[NDArray[np.float32]] = []
 
-    def blocks(self, rows: RowCache, widths: Sequence[int]) -> Iterator[tuple[Block, Rows]]:
-        """All blocks of ``rows``; one is valid until the next is asked for."""
+    def split(self, rows: RowCache, widths: Sequence[int]) -> list[Block]:
+        """All blocks of ``rows``."""
+        return rows.blocks(block_rows_for(widths, self._block_rows, is_sparse=self.gives_sparse(rows, widths)))
+
+    def blocks(
+        self, rows: RowCache, widths: Sequence[int], wanted: Sequence[Block] | None = None
+    ) -> Iterator[tuple[Block, Rows]]:
+        """All blocks of ``rows``, or those ``wanted`` of ``split``; one is valid until the next is asked for."""
         if rows.num_features != widths[0]:
             raise UsageError(
                 f"rows have {rows.num_features} features, the model takes {widths[0]}",
                 fix="use the store it was made for",
             )
-        is_sparse = self._gives_sparse(rows, widths)
+        is_sparse = self.gives_sparse(rows, widths)
         size = block_rows_for(widths, self._block_rows, is_sparse=is_sparse)
         if is_sparse:
-            yield from rows.stream_sparse(size, read_ahead=self._read_ahead, threads=self._threads)
+            yield from rows.stream_sparse(size, read_ahead=self._read_ahead, threads=self._threads, wanted=wanted)
             return
         into = self._buffers(min(size, rows.num_rows), rows.num_features) if rows.needs_buffers else None
-        stream = rows.stream(size, read_ahead=self._read_ahead, threads=self._threads, into=into)
+        stream = rows.stream(size, read_ahead=self._read_ahead, threads=self._threads, into=into, wanted=wanted)
         if self._device.type == "cuda":
             yield from _copied_ahead(stream, self._device)
             return
@@ -75,7 +81,7 @@ class Feed:
         self, rows: RowCache, widths: Sequence[int], positions: NDArray[np.int64]
     ) -> NDArray[np.float32] | CsrBlock:
         """Some rows, in memory of their own."""
-        if self._gives_sparse(rows, widths):
+        if self.gives_sparse(rows, widths):
             return rows.take_sparse(positions)
         return rows.take(positions)
 
@@ -83,7 +89,7 @@ class Feed:
         """Let go of the memory that is used again for every block."""
         self._memory = []
 
-    def _gives_sparse(self, rows: RowCache, widths: Sequence[int]) -> bool:
+    def gives_sparse(self, rows: RowCache, widths: Sequence[int]) -> bool:
         """Our kernels are for the CPU, and pay where the first layer is wide: with one layer it is the head."""
         return rows.is_sparse and self._device.type == "cpu" and len(widths) > 2
 

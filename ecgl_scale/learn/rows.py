@@ -252,13 +252,20 @@ class RowCache:
         return [aligned_bytes(shape[0] * shape[1] * 4).view(np.float32).reshape(shape) for _ in range(count)]
 
     def stream(
-        self, block_rows: int, *, read_ahead: int = 1, threads: int = 1, into: Sequence[Dense] | None = None
+        self,
+        block_rows: int,
+        *,
+        read_ahead: int = 1,
+        threads: int = 1,
+        into: Sequence[Dense] | None = None,
+        wanted: Sequence[Block] | None = None,
     ) -> Iterator[tuple[Block, Dense]]:
         """All blocks in order, dense, the next few being read meanwhile; valid until the next one is asked for.
 
-        Whoever streams many times gives the same ``into = buffers(block_rows, read_ahead + 1)`` each time.
+        Whoever streams many times gives the same ``into = buffers(block_rows, read_ahead + 1)`` each time; whoever
+        wants some of ``blocks(block_rows)`` only says which.
         """
-        blocks = self.blocks(block_rows)
+        blocks = self.blocks(block_rows) if wanted is None else wanted
         if not self.needs_buffers:
             return ((block, self._source.read(block.start, block.stop, None)) for block in blocks)
         memory = self.buffers(block_rows, read_ahead + 1) if into is None else into
@@ -269,10 +276,10 @@ class RowCache:
         return stream_blocks(blocks, read, ahead=len(memory) - 1, threads=threads)
 
     def stream_sparse(
-        self, block_rows: int, *, read_ahead: int = 1, threads: int = 1
+        self, block_rows: int, *, read_ahead: int = 1, threads: int = 1, wanted: Sequence[Block] | None = None
     ) -> Iterator[tuple[Block, CsrBlock]]:
-        """All blocks in order as CSR."""
-        blocks = self.blocks(block_rows)
+        """All blocks in order as CSR, or those ``wanted``."""
+        blocks = self.blocks(block_rows) if wanted is None else wanted
         if self.kind == "sparse":
             return ((block, self._source.read_sparse(block.start, block.stop)) for block in blocks)
 

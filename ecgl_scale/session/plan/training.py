@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.learn.lanes import LANE_SUM_BYTES
 from ecgl_scale.learn.message import edge_bytes_of, held_graph_bytes, plan_propagation
 from ecgl_scale.learn.message_blocks import plan_blocks, trains_in_blocks
 from ecgl_scale.learn.method.base import MethodPlan, TaskSizes
@@ -79,9 +80,10 @@ def plan_all_graphs(sizes: RunSizes, room_bytes: int) -> StagePlan:
             )
         held, largest_held = held + own, max(largest_held, own)
     worst = max(plans, key=lambda plan: plan.host_bytes)
+    lane_sum = LANE_SUM_BYTES * sizes.num_weights
     return replace(
         worst,
-        host_bytes=worst.host_bytes + held - largest_held,
+        host_bytes=worst.host_bytes + held - largest_held + lane_sum,
         formula=f"{format_bytes(held - largest_held)} of other tasks' graphs; {worst.formula}",
     )
 

@@ -12,6 +12,7 @@ from ecgl_scale.learn.method.base import TaskSizes
 from ecgl_scale.learn.method.table import built_in_methods, create_method
 from ecgl_scale.units import format_bytes
 from tests.learn.methods.learning import learn, new_learner, small_config
+from tests.learn.methods.record_plans import RECORDED, planned
 from tests.session.streams import plan_config
 
 OVERRIDES = {
@@ -20,7 +21,6 @@ OVERRIDES = {
     "cat": ("cat.nodes=8", "cat.steps=2"),
     "continualgnn": ("continualgnn.memory_nodes=20",),
 }
-RECORDED = Path(__file__).with_name("recorded_plans.json")
 KEEPS_NOTHING = ("finetune", "joint")
 LARGE = TaskSizes(
     num_nodes=1_000_000,
@@ -60,10 +60,8 @@ def test_the_state_is_in_the_plan_and_not_larger_than_planned(
 @pytest.mark.parametrize("train_as", ["mlp", "gcn"])
 @pytest.mark.parametrize("method", built_in_methods())
 def test_a_plan_is_what_it_was_when_it_was_recorded(method: str, train_as: str, store: Path, cache: Path) -> None:
-    """Where a stage really needs another amount, it is recorded again, and the commit says why."""
-    config = small_config(store, cache, method, f"learn.train_as={train_as}", "memory=8GiB", "threads=2")
-    stages = plan_config(config).stages
-    found = {stage.stage: [stage.host_bytes, stage.read_bytes, stage.written_bytes] for stage in stages}
+    """Where a stage really needs another amount, ``record_plans`` records it, and the commit says why."""
+    found = planned(store, cache, method, train_as)
     assert found == json.loads(RECORDED.read_text())[f"{method} {train_as}"]
 
 
