@@ -83,14 +83,14 @@ def _below(folder: Path) -> tuple[list[Path], list[Omitted]]:
                 omitted.append(Omitted(path, run.condition, "" if run.condition == "running" else reason))
     for path in sorted(path.parent for path in folder.rglob("config.yaml")):
         if path not in places and path not in finished and _was_begun(path):
-            status = RunWatcher(path).look()
+            status = RunWatcher(path).read_status()
             omitted.append(Omitted(path, status.condition, "" if status.condition == "running" else status.reason))
     return sorted(finished, key=lambda path: places.get(path, len(places))), omitted
 
 
 def _runs_of(sweep: Path) -> Iterator[SweptRun]:
     try:
-        found = SweepWatcher(sweep).look()
+        found = SweepWatcher(sweep).read_status()
     except InvalidInputError:  # its record cannot be read; its runs can
         return
     yield from found.runs
