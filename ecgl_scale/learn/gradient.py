@@ -121,12 +121,12 @@ class MlpGradient:
         self, logits: torch.Tensor, targets: Targets, positions: Positions, scale: float
     ) -> torch.Tensor:
         """``logits`` become the gradient of the loss by them."""
-        labels, coefficients = targets.of(positions, logits.device)
+        labels, coefficients = targets.labels_and_coefficients(positions, logits.device)
         softened, soft_loss = None, 0.0
         if targets.soft is not None:
             softened = self._take("soft", *logits.shape).zero_()
             soft_loss = targets.soft.add_gradient(logits, positions, targets.head_columns, softened)
-        targets.bar(logits, positions)
+        targets.mask_forbidden(logits, positions)
         if targets.measure == "squares":
             losses = torch.linalg.vecdot(logits, logits)
             logits.mul_(2)
