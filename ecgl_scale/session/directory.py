@@ -65,7 +65,7 @@ class RunDirectory:
         shutil.rmtree(self.path / WORK_NAME, ignore_errors=True)
 
     def write_plan(self, plan: MemoryPlan, about_method: dict[str, Any]) -> None:
-        """``plan.json``: what each stage was to need, and of which method, for those who look while it runs."""
+        """Write ``plan.json``: what each stage will need, and about which method, for those who look while it runs."""
         write_atomically(
             self.path / "plan.json", json.dumps({**plan.as_json(), "about_method": about_method}, indent=1)
         )

@@ -35,7 +35,7 @@ class Status:
     """Who runs it, or what ended it."""
     method: str
     is_reconstruction: bool
-    """Of the method: it is called so wherever it is shown."""
+    """Whether the method was made again from a paper's description; it is called so wherever it is shown."""
     setting: str
     store: str
     num_tasks: int | None
