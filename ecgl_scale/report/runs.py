@@ -237,7 +237,7 @@ def _order(value: Any) -> tuple[bool, float, str]:
 
 
 def _usual(key: str, place: int, members: dict[tuple[str, ...], list[FinishedRun]]) -> str:
-    """The most common value; among equally common ones the default, else the first that switches nothing off or over."""
+    """The most common value; among equals the default, else the first that switches nothing off or over."""
     counts = Counter(values[place] for values in members)
     defaults = {values[place] for values, runs in members.items() if _is_default(key, runs)}
     ablations = {repr(value) for name, value in ABLATIONS if name == key}
