@@ -144,6 +144,30 @@ SIDE_EFFECTS = {
 }
 EFFECTIVE = (ast.For, ast.While, ast.With, ast.Delete, ast.AugAssign)
 
+RIDDLE = re.compile(r"(Of|The same)\b")
+"""How docstrings begin that do not name their subject."""
+FEWEST_WORDS = 3
+NOT_YET_CLEAN = (
+    "ecgl_scale/cli/rank.py",
+    "ecgl_scale/engine/",
+    "ecgl_scale/infer/",
+    "ecgl_scale/learn/attention.py",
+    "ecgl_scale/learn/message.py",
+    "ecgl_scale/learn/message_blocks.py",
+    "ecgl_scale/learn/method/",
+    "ecgl_scale/learn/methods/",
+    "ecgl_scale/learn/train.py",
+    "ecgl_scale/rank/",
+    "ecgl_scale/session/methods.py",
+    "ecgl_scale/session/plan/",
+    "ecgl_scale/session/predict.py",
+    "ecgl_scale/session/setup.py",
+    "ecgl_scale/session/state.py",
+    "ecgl_scale/store/",
+    "ecgl_scale/tasks/",
+)
+"""Where docstrings are still to be written anew; what has nothing left to mend must leave this list."""
+
 
 @dataclass(frozen=True)
 class Imported:
@@ -336,6 +360,38 @@ def named_methods(tree: ast.AST) -> set[str]:
     }
 
 
+@dataclass(frozen=True)
+class Docstring:
+    text: str
+    line: int
+    is_public: bool
+    """It is of a function or class whose name does not begin with an underscore."""
+
+
+def docstrings_of(tree: ast.AST) -> Iterator[Docstring]:
+    """Docstrings of the module, its classes and functions; and of attributes, which stand below an assignment."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        for before, statement in zip([None, *body], body, strict=False):
+            if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
+                continue
+            text, is_first = statement.value.value, before is None
+            if isinstance(text, str) and (is_first or isinstance(before, ast.Assign | ast.AnnAssign)):
+                is_named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                yield Docstring(text, statement.lineno, is_first and is_named and not node.name.startswith("_"))
+
+
+def weak_docstrings(tree: ast.AST) -> list[str]:
+    """Docstrings that do not say what they are about: no subject, or of something public and too short."""
+    return [
+        f"line {found.line}: {found.text.splitlines()[0]}"
+        for found in docstrings_of(tree)
+        if RIDDLE.match(found.text) or (found.is_public and len(found.text.split()) < FEWEST_WORDS)
+    ]
+
+
 def test_the_source_is_found() -> None:
     assert len(FILES) > 40
     assert "kernels/ecgl_kernels/_jit.py" in FILES
@@ -509,3 +565,43 @@ def test_importing_a_module_does_nothing_but_name_things() -> None:
 )
 def test_a_side_effect_at_import_is_caught(text: str) -> None:
     assert import_effects(ast.parse(text))
+
+
+def test_docstrings_say_what_they_are_about() -> None:
+    found = {path: lines for path, tree in TREES.items() if (lines := weak_docstrings(tree))}
+    assert {path: lines for path, lines in found.items() if not path.startswith(NOT_YET_CLEAN)} == {}
+    assert [name for name in NOT_YET_CLEAN if not any(path.startswith(name) for path in found)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""Of all nodes, the best."""',
+        'class A:\n    """The same for sparse rows."""',
+        'def _f():\n    """The same, sorted."""',
+        'async def _f():\n    """Of a row."""',
+        'A = 1\n"""Of its file."""',
+        'class A:\n    size: int = 1\n    """Of a block."""',
+        'class A:\n    def __init__(self):\n        self.a = 1\n        """The same as b."""',
+        'def f():\n    """A copy."""',
+        'class A:\n    def f(self):\n        """T."""',
+        'class A:\n    """Both files."""',
+    ],
+)
+def test_a_docstring_without_a_subject_is_caught(text: str) -> None:
+    assert weak_docstrings(ast.parse(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""Tables."""',
+        'def f():\n    """Close the file."""',
+        'def _f():\n    """Seconds."""',
+        'A = 1\n"""Bytes."""',
+        'A = 1\nB = "Of"\nf("The same")',
+        'def f():\n    """Often it is the same."""',
+    ],
+)
+def test_a_docstring_with_a_subject_is_left_alone(text: str) -> None:
+    assert weak_docstrings(ast.parse(text)) == []

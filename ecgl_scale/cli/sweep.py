@@ -69,12 +69,12 @@ def sweep(
 
 
 def child_command() -> list[str]:
-    """Starts ``ecgl`` in a fresh process that ends with this one."""
+    """The command that starts ``ecgl`` in a fresh process, which ends with this one."""
     return [sys.executable, "-m", "ecgl_scale.cli.child", str(os.getpid())]
 
 
 def table_lines(record: dict[str, Any]) -> list[str]:
-    """A line for each combination: its settings, and mean ± deviation over seeds."""
+    """The lines of the table, one for each combination: its settings, and mean ± deviation over seeds."""
     from ecgl_scale.config.sweep import short_names
 
     combinations = record["combinations"]

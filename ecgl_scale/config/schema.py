@@ -227,7 +227,7 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
 def config_from_mapping(
     mapping: Mapping[str, Any], *, overrides: Sequence[str] = (), where: object = None
 ) -> RunConfig:
-    """Do the same with a mapping of what the file would hold; ``where`` is named in errors."""
+    """Make a config from a mapping of what the file would hold, as ``load_config`` does; errors name ``where``."""
     given, origins = set_keys(mapping, overrides)
     if "sweep" in given:
         raise UsageError(

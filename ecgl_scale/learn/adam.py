@@ -27,7 +27,7 @@ SERIAL_WEIGHTS = 1 << 18
 
 
 class Adam:
-    """Moments of some parameters, and the step."""
+    """Holds the moments of some parameters and does the steps."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, lr: float, weight_decay: float) -> None:
         self.lr = lr

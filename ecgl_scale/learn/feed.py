@@ -22,11 +22,12 @@ from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import MIB
 
 BLOCK_BYTES = 16 * MIB
-"""A block's rows and hidden layers: large enough for the matrix products, small enough to stay in the cache."""
+"""Bytes of a block's rows and hidden layers: enough for the matrix products, and few enough for the cache."""
 SPARSE_BLOCK_BYTES = 64 * MIB
-"""Of sparse rows each block costs a pass over the first weight matrix, so there are few of them."""
+"""Bytes of a block of sparse rows: each costs a pass over the first weight matrix, so there are few of them."""
 ROWS_MULTIPLE = 16
-"""Blocks then begin at cache lines of a float32 matrix, whatever its width: products may round by alignment."""
+"""Blocks have a multiple of so many rows: they then begin at cache lines of a float32 matrix, whatever its width, and
+products may round by alignment."""
 
 
 def block_rows_for(widths: Sequence[int], block_rows: int | None, *, is_sparse: bool) -> int:
@@ -80,17 +81,17 @@ class Feed:
     def take(
         self, rows: RowCache, widths: Sequence[int], positions: NDArray[np.int64]
     ) -> NDArray[np.float32] | CsrBlock:
-        """Some rows, in memory of their own."""
+        """The rows at ``positions``, in memory of their own."""
         if self.gives_sparse(rows, widths):
             return rows.take_sparse(positions)
         return rows.take(positions)
 
     def forget_buffers(self) -> None:
-        """Let go of the memory that is used again for every block."""
+        """Give back the memory that is used again for every block."""
         self._memory = []
 
     def gives_sparse(self, rows: RowCache, widths: Sequence[int]) -> bool:
-        """Our kernels are for the CPU, and pay where the first layer is wide: with one layer it is the head."""
+        """Whether blocks stay sparse: our kernels are for the CPU, and pay where a wide layer is before the head."""
         return rows.is_sparse and self._device.type == "cpu" and len(widths) > 2
 
     def _buffers(self, num_rows: int, num_features: int) -> list[NDArray[np.float32]]:
@@ -108,7 +109,7 @@ class Feed:
 
 
 def on_device(rows: NDArray[np.float32] | CsrBlock, device: torch.device) -> Rows:
-    """Rows that were taken, for the model."""
+    """Move rows that were taken to the model's device; sparse ones stay as they are."""
     if isinstance(rows, CsrBlock):
         return rows
     return torch.from_numpy(rows).to(device)

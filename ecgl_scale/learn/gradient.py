@@ -125,12 +125,12 @@ class MlpGradient:
         self, logits: torch.Tensor, targets: Targets, positions: Positions, scale: float
     ) -> torch.Tensor:
         """``logits`` become the gradient of the loss by them."""
-        labels, coefficients = targets.of(positions, logits.device)
+        labels, coefficients = targets.labels_and_coefficients(positions, logits.device)
         softened, soft_loss = None, 0.0
         if targets.soft is not None:
             softened = self._take("soft", *logits.shape).zero_()
             soft_loss = targets.soft.add_gradient(logits, positions, targets.head_columns, softened)
-        targets.bar(logits, positions)
+        targets.mask_forbidden(logits, positions)
         if targets.measure == "squares":
             losses = torch.linalg.vecdot(logits, logits)
             logits.mul_(2)
@@ -173,7 +173,7 @@ class MlpGradient:
         return self._turned
 
     def _gradient_by_columns(self, weight: torch.Tensor) -> torch.Tensor:
-        """The same of what sparse rows add to its gradient."""
+        """Squares of what sparse rows add to the gradient of their weight."""
         if weight.grad.t().is_contiguous():
             return weight.grad.t()
         if self._turned_gradient is None:

@@ -51,7 +51,7 @@ their products even where weights come from memory. Results depend on it as well
 SERIAL_WEIGHTS = 1 << 20
 """Fewer weights (a tenth of a millisecond to two) are one thread's work: threads would have to be started."""
 LANE_SUM_BYTES = 8
-"""Of each weight, in float64."""
+"""Bytes of a weight in the sum of lanes, which is float64."""
 
 
 @dataclass(frozen=True)

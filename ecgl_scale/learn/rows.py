@@ -198,7 +198,7 @@ class RowCache:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether ``read_sparse`` works."""
+        """Whether rows are kept sparse, so that ``read_sparse`` works."""
         return self.kind in ("sparse", "stored")
 
     @property
@@ -226,11 +226,11 @@ class RowCache:
         return self._source.read_sparse(start, stop)
 
     def take(self, positions: NDArray[np.int64]) -> Dense:
-        """Any rows, dense, in that order; on disk each costs a read of its own. Memory: the result."""
+        """The rows at ``positions``, dense, in that order; on disk each costs a read of its own. Memory: the result."""
         return self._source.take(checked_ids(positions, self.num_rows))
 
     def take_sparse(self, positions: NDArray[np.int64]) -> CsrBlock:
-        """Any rows as CSR, in that order. Memory: the result + 32 bytes a row."""
+        """The rows at ``positions`` as CSR, in that order. Memory: the result + 32 bytes a row."""
         return self._source.take_sparse(checked_ids(positions, self.num_rows))
 
     def select(self, positions: NDArray[np.int64]) -> RowCache:
@@ -247,7 +247,7 @@ class RowCache:
         return RowCache.from_array(self.take(wanted))
 
     def buffers(self, block_rows: int, count: int) -> list[Dense]:
-        """Memory for ``stream(into=...)``. Memory: ``count`` dense blocks."""
+        """Buffers for ``stream(into=...)``. Memory: ``count`` dense blocks."""
         shape = (min(block_rows, self.num_rows), self.num_features)
         return [aligned_bytes(shape[0] * shape[1] * 4).view(np.float32).reshape(shape) for _ in range(count)]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 KEY = "about_method"
-"""Of ``results.json`` and ``plan.json``."""
+"""The key of ``results.json`` and ``plan.json`` that says it."""
 
 UNTOLD: Mapping[str, Mapping[str, Any]] = {"joint": {"keeps_all_data": True}, "dygrain": {"is_reconstruction": True}}
 """What runs from before their files said it would have said of themselves. Nothing is ever added here."""
@@ -27,7 +27,7 @@ class AboutMethod:
 
     @classmethod
     def read(cls, name: str, file: Mapping[str, Any]) -> AboutMethod:
-        """From the object of ``results.json`` or ``plan.json``."""
+        """Read it from the object of ``results.json`` or ``plan.json``."""
         told = file.get(KEY)
         found = told if isinstance(told, dict) else UNTOLD.get(name, {})
         return cls(

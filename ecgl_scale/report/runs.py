@@ -58,7 +58,7 @@ class FinishedRun:
 
     @property
     def part(self) -> tuple[str, str, str, str]:
-        """Runs that are variants of one another have the same."""
+        """The part of a report that a run belongs to: variants of one another share it."""
         return self.store, self.results["method"], self.results["preset"], self.results["setting"]
 
     @property
@@ -68,44 +68,44 @@ class FinishedRun:
 
     @property
     def seconds(self) -> float:
-        """Of all stages."""
+        """The seconds of all stages together."""
         return math.fsum(stage["seconds"] for stage in self.results["stages"].values())
 
     @property
     def peak_bytes(self) -> int:
-        """Of all stages."""
+        """The highest peak of all stages."""
         return max((stage["peak_bytes"] for stage in self.results["stages"].values()), default=0)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """``config.yaml`` by dotted names."""
+        """The keys of ``config.yaml`` by their dotted names."""
         return read_settings(self.path / "config.yaml")
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """``plan.json``."""
+        """The content of ``plan.json``."""
         return read_object(self.path / "plan.json")
 
     @cached_property
     def losses(self) -> list[list[float]]:
-        """Of each epoch of each task."""
+        """The loss of each epoch, task by task."""
         return [list(row) for row in read_object(self.path / "state.json").get("losses", [])]
 
     @property
     def epoch_seconds(self) -> float | None:
-        """Mean time of an epoch; None where the results are old and the config is gone."""
+        """The mean time of an epoch; None where the results are old and the config is gone."""
         epochs = self.settings.get("learn.epochs")
         num_tasks = len(self.results["matrix"])
         return seconds_per_epoch(self.results, None if epochs is None else num_tasks * int(epochs))
 
     @property
     def test_seconds(self) -> float | None:
-        """Mean time to test on one task."""
+        """The mean time to test on one task."""
         return seconds_per_test(self.results, len(self.results["matrix"]))
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """``memory.jsonl``."""
+        """The samples of ``memory.jsonl``."""
         return read_samples(self.path / "memory.jsonl")
 
 
@@ -136,37 +136,37 @@ class Group:
         return self.runs[0].about_method
 
     def spread(self, value: Callable[[FinishedRun], float | None]) -> Spread | None:
-        """Of one value over the seeds."""
+        """The spread of one value over the seeds."""
         return Spread.of([found for run in self.runs if (found := value(run)) is not None])
 
     @property
     def accuracy(self) -> Spread | None:
-        """AA."""
+        """The spread of AA over the seeds."""
         return self.spread(lambda run: run.results["aa"])
 
     @property
     def forgetting(self) -> Spread | None:
-        """AF; None where it says nothing."""
+        """The spread of AF over the seeds; None where AF says nothing."""
         return None if self.about_method.keeps_all_data else self.spread(lambda run: run.results["af"])
 
     @property
     def seconds(self) -> float:
-        """Mean of the runs."""
+        """The mean time of the runs."""
         return statistics.fmean(run.seconds for run in self.runs)
 
     @property
     def peak_bytes(self) -> int:
-        """Highest of the runs."""
+        """The highest peak of the runs."""
         return max(run.peak_bytes for run in self.runs)
 
     def only(self, seeds: set[int]) -> Group:
-        """The same with these seeds; all of them where it has none of these."""
+        """This group with the runs of these seeds alone; with all of them where it has none of these."""
         runs = tuple(run for run in self.runs if int(run.results["seed"]) in seeds)
         return replace(self, runs=runs or self.runs)
 
     @property
     def seeds(self) -> list[int]:
-        """Of its runs."""
+        """The seeds of its runs."""
         return sorted(int(run.results["seed"]) for run in self.runs)
 
 
@@ -231,7 +231,7 @@ def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_pre
 
 
 def _order(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, then everything else by name."""
+    """A key to sort by: numbers by size, then everything else by name."""
     is_number = isinstance(value, int | float)
     return not is_number, float(value) if is_number else 0.0, str(value)
 

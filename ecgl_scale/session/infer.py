@@ -29,10 +29,10 @@ from ecgl_scale.units import MIB
 
 _log = logging.getLogger(__name__)
 RUN_TABLES = ("metrics.parquet", "split.parquet")
-"""Of a run's own files, those that are Parquet as predictions are."""
+"""A run's own files that are Parquet, as predictions are."""
 WRITE_ROWS = 1 << 16
 WRITE_COPIES, WRITTEN_ROW_BYTES = 3, 100
-"""Of the outputs of rows that are written at once, in float64; and of the row itself, on its way through Arrow."""
+"""Copies in float64 of the outputs that are written at once; and the bytes of a row on its way through Arrow."""
 KERNEL_BYTES = 32 * MIB
 """What kernels take once they are loaded, which an inference does before it looks at what is held."""
 
@@ -106,14 +106,14 @@ def infer_store(
 
 
 def _refuse_own_files(run: Path, target: Path) -> None:
-    """Predictions may go beside a run's files, but never in the place of one."""
+    """Refuse to write over a run's files: predictions may go beside them, but never in the place of one."""
     is_inside = run.resolve() in target.resolve().parents
     if is_inside and target.exists() and (target.suffix != ".parquet" or target.name in RUN_TABLES):
         raise InvalidInputError("this file belongs to the run", where=target, fix="choose another --out")
 
 
 def _warn(model: SavedModel, graph: GraphStore) -> None:
-    """What is not as someone might expect, and no error."""
+    """Warn of what someone might not expect, though it is no error."""
     if model.config.setting == "task-il":
         _log.warning(
             "the model was trained for task-il, but nothing says which task a node is of: "

@@ -64,7 +64,7 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
 
 
 def summary(results: dict[str, Any]) -> str:
-    """``AA 94.1, AF -6.3``."""
+    """The accuracy of a run as text: ``AA 94.1, AF -6.3``."""
     return f"AA {results['aa']:.1f}, AF {'-' if results['af'] is None else format(results['af'], '.1f')}"
 
 
@@ -77,7 +77,7 @@ def matrix_of(rows: tuple[tuple[float, ...], ...], num_tasks: int) -> Performanc
 
 
 def write_metrics(path: Path, state: RunState) -> None:
-    """One row a measured value: losses by task and epoch, accuracies by task and tested task."""
+    """Write one row a measured value: losses by task and epoch, accuracies by task and tested task."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

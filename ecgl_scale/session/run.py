@@ -82,7 +82,7 @@ def run(
             with RunLog(directory.path / LOG_NAME, on_event) as log:
                 log.begin(config, state, plan)
                 for event in early:
-                    log.hear(event)
+                    log.write_event(event)
                 with tracked(directory.path) if memray else nullcontext():
                     results = _run_from(state, setup.with_events(log), plan, directory)
                 if memray:

@@ -29,13 +29,13 @@ CORES_A_RUN = 2
 
 @dataclass(frozen=True)
 class Share:
-    """What a run may use; None: whatever it finds."""
+    """What a run may use; None stands for whatever it finds."""
 
     memory_bytes: int | None
     threads: int | None
 
     def overrides(self) -> list[str]:
-        """As keys of a config."""
+        """The limits as ``KEY=VALUE`` of a config."""
         given = {"memory": self.memory_bytes, "threads": self.threads}
         return [f"{key}={value}" for key, value in given.items() if value is not None]
 
@@ -47,7 +47,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the runs of a sweep go."""
+    """How many runs go at a time, what each may use, and which are refused."""
 
     jobs: int
     share: Share

@@ -40,7 +40,7 @@ class SweepRun:
 
     @property
     def name(self) -> str:
-        """As its directory, within the sweep's."""
+        """The name of its directory within the sweep's."""
         return f"{self.combination.name}/{self.path.name}"
 
 
@@ -61,7 +61,7 @@ def make_record(sweep: Sweep, runs: list[SweepRun], *, config: Path, jobs: int) 
 
 
 def write_record(directory: Path, record: dict[str, Any]) -> None:
-    """Both files."""
+    """Write ``sweep.json`` and ``sweep.csv``."""
     write_atomically(directory / RECORD_NAME, json.dumps(record, indent=1, default=str))
     write_atomically(directory / TABLE_NAME, _as_csv(record))
 
@@ -113,7 +113,7 @@ def _measures(results: dict[str, Any], combination: Combination) -> dict[str, fl
 
 
 def _as_csv(record: dict[str, Any]) -> str:
-    """A row for each run."""
+    """The record as CSV, a row for each run."""
     combinations = record["combinations"]
     keys = list(dict.fromkeys(key for combination in combinations for key in combination["settings"]))
     text = io.StringIO()

@@ -55,7 +55,7 @@ WEIGHT_COST = 250.0
 """A weight in a step of the optimizer."""
 
 SWEEP_SHARE = 0.4
-"""Of the sweeps that are enough for any graph; those of bench/README.md take so many."""
+"""The share of the sweeps that are enough for any graph which the graphs of bench/README.md take."""
 EPOCH_SECONDS, TEST_SECONDS, STEP_SECONDS = 0.001, 0.015, 0.05
 """What an epoch, a test on a task, or any other step takes if there is nothing to do."""
 
@@ -187,7 +187,7 @@ class _Work:
         return total
 
     def _operations(self, count: float) -> float:
-        """Seconds; small work has one thread, see ``Learner``."""
+        """Seconds of so many operations; small work has one thread, see ``Learner``."""
         return count * (self._threads if count < SMALL_EPOCH_FLOPS else 1) / self._rates.operations
 
     def _messages(self, num_edges: int, *, is_first: bool = True) -> float:
