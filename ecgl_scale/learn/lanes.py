@@ -11,8 +11,7 @@ Cut: blocks stay in order, and a lane is a run of them. A row counts 1, a dense 
 W together, and are cut into ``n = min(16, W // LEAST_LANE_WORK, at least 1)`` shares of W / n. A block, which is never
 divided, belongs to the share where its middle lies. So a lane, and any run of lanes, which is what a process will be
 given, has its due up to a block, however many segments there are and however small their last blocks are. Shares take
-lanes that are evenly far apart. Nothing but numbers of rows and blocks decides: neither threads, nor processes, nor
-memory.
+lanes that are evenly far apart. Nothing but the segments and their blocks decides: neither threads, nor processes.
 
 Cost: a lane is a pass of 16 to 24 bytes a weight (``ecgl_kernels.lanes``), none where there is one lane only, as in
 small tasks: then the gradient is what the blocks have added up, as if there were no lanes.
@@ -44,10 +43,12 @@ Pass = Callable[[NDArray[np.float64], NDArray[np.float32]], None]
 NUM_LANES = 16
 """At most so many processes can share an epoch. A constant: results depend on it, to the last bits."""
 DENSE_ROW_WORK = 32
-"""A dense row is a product with all of the first weight; a sparse one meets few rows of it."""
+"""A dense row is multiplied with all of the first weight, a sparse one with few rows of it: 90 us against 3.3 were
+measured for 8,710 columns, 60 of them filled."""
 LEAST_LANE_WORK = 32768
-"""A lane has at least about 1,024 dense or 32,768 sparse rows: so much that its pass over the weights is under 3 % of
-their products even where weights come from memory. Results depend on it as well."""
+"""A lane has about 1,024 dense or 32,768 sparse rows at least, so that its pass over the weights is little beside their
+products: with lanes as small as that an epoch took 1 to 2 % longer, of 40 thousand, 1 and 2.2 million weights; with
+8,192 sparse rows 3 %. Results depend on it as well."""
 SERIAL_WEIGHTS = 1 << 20
 """Fewer weights (a tenth of a millisecond to two) are one thread's work: threads would have to be started."""
 LANE_SUM_BYTES = 8

@@ -138,7 +138,6 @@ def test_all_blocks_are_spread_over_the_lanes(num_blocks):
 
 @pytest.mark.usefixtures("small_lanes")
 def test_lanes_change_the_gradient_by_rounding_only():
-    """The largest that is allowed: one rounding for each block, of numbers as large as the sums."""
     segments = segments_of(40)
     loss, by_lanes = in_one(segments)
     whole = trainer_of()
