@@ -173,7 +173,7 @@ class MlpGradient:
         return self._turned
 
     def _gradient_by_columns(self, weight: torch.Tensor) -> torch.Tensor:
-        """Squares of what sparse rows add to the gradient of their weight."""
+        """The gradient of the first weight as [in, out], to which sparse rows add."""
         if weight.grad.t().is_contiguous():
             return weight.grad.t()
         if self._turned_gradient is None:
