@@ -1,4 +1,4 @@
-"""Where the rows go that blocks make: memory of this process, or files that every worker sees.
+"""Places for the rows that blocks make: memory of this process, or files that every worker sees.
 
 In memory a place is an array. In files it is one file for each run of rows that is written at once: a worker writes a
 whole file under another name, makes it durable and renames it, so nobody ever writes into a file that another has
@@ -48,7 +48,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class HeldPlace:
-    """Rows in memory."""
+    """Rows in the memory of this process."""
 
     rows: NDArray[Any]
 
@@ -59,7 +59,7 @@ class HeldPlace:
             target[:] = rows
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A view."""
+        """Return a view of the rows."""
         return self.rows[start:stop]
 
     def describe(self) -> Json:
@@ -108,7 +108,7 @@ class FilePlace:
         return self.directory / f"{first}.rows"
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A copy, compared with what was written. Memory: the rows, and one file."""
+        """Return a copy of the rows, compared with what was written. Memory: the rows, and one file."""
         shape = (stop - start,) if self.width is None else (stop - start, self.width)
         dtype = np.dtype(self.dtype)
         out = aligned_bytes(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)

@@ -48,7 +48,7 @@ class Work(ABC, Generic[Scratch, Record]):
     @classmethod
     @abstractmethod
     def open(cls, description: Json, resources: Resources) -> Work[Scratch, Record]:
-        """The same work in another process, or in this one again."""
+        """Make the described work ready in this process."""
 
     def scratch(self) -> Scratch:
         """What a thread needs to itself; made once for each thread that works."""
@@ -56,7 +56,7 @@ class Work(ABC, Generic[Scratch, Record]):
 
     @abstractmethod
     def run(self, block: Block, given: Json, scratch: Scratch) -> Record:
-        """Do one block."""
+        """Do one block: put its rows in their place and return its record."""
 
     def close(self) -> None:
         """Let go of files and threads."""

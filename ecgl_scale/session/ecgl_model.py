@@ -98,7 +98,7 @@ class ECGL:
         self._remove_temporary: Callable[[], object] | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """The constructor's arguments by name, as sklearn asks for them."""
         del deep
         names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
         return {name: getattr(self, name) for name in names}

@@ -75,7 +75,7 @@ class Learner:
 
     @property
     def bank(self) -> MemoryBank:
-        """What is remembered."""
+        """The memory bank: the nodes that are remembered so far."""
         return self.context.bank
 
     @property

@@ -18,7 +18,7 @@ class MethodDescription:
     stores: str
     """What it keeps of old tasks."""
     cost: str
-    """Of an epoch."""
+    """What an epoch costs."""
     backbones: tuple[str, ...]
     """Values of ``learn.train_as`` that it works with."""
     reference: str

@@ -32,13 +32,13 @@ class RunSetup:
         return cls(config, graph, task_stream(graph, config, on_event), resources_of(config, on_event))
 
     def with_config(self, config: RunConfig) -> RunSetup:
-        """The same run with other settings; what they do not say stays, and no limit is looked for again."""
+        """This run with other settings; what they do not say stays, and no limit is looked for again."""
         budget = self.resources.budget if config.memory is None else MemoryBudget.of(config.memory)
         resources = replace(self.resources, budget=budget, threads=config.threads or self.resources.threads)
         return replace(self, config=config, resources=resources)
 
     def with_events(self, on_event: EventSink) -> RunSetup:
-        """The same run with another listener."""
+        """This run with another listener."""
         return replace(self, resources=self.resources.with_events(on_event))
 
     @property

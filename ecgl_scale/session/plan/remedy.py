@@ -85,7 +85,7 @@ class _Planner:
         return plan_run(self.setup.with_config(config))
 
     def _peak_bytes(self, found: MemoryPlan) -> int:
-        """In a new process, which holds what the first plan found: planning itself leaves 12 MiB of libraries."""
+        """The peak in a new process, which holds what the first plan found: planning itself leaves 12 MiB behind."""
         return found.peak_bytes - max(found.held_bytes - self.plan.held_bytes, 0)
 
 

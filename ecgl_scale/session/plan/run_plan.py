@@ -33,7 +33,7 @@ LIBRARY_BYTES = 80 * MIB
 """What libraries take when they first work: kernels, threads, packing buffers. Measured 30 to 50 MiB where kernels come
 from numba's cache, 130 where they are compiled, of which the stages' own reserves cover the rest."""
 SCORE_BYTES = 12
-"""Of an output that is scored: as it is found, among the allowed columns, and compared."""
+"""Bytes of an output that is scored: as it is found, among the allowed columns, and compared."""
 
 
 def plan_run(setup: RunSetup) -> MemoryPlan:

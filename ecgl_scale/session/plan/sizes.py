@@ -42,17 +42,17 @@ class RunSizes:
 
     @property
     def graph(self) -> GraphStore:
-        """The store."""
+        """The store of the run."""
         return self.setup.graph
 
     @property
     def stream(self) -> TaskStream:
-        """The tasks."""
+        """The stream of its tasks."""
         return self.setup.stream
 
     @property
     def config(self) -> RunConfig:
-        """The settings."""
+        """The settings of the run."""
         return self.setup.config
 
     @property
@@ -72,7 +72,7 @@ class RunSizes:
 
     @property
     def num_weights(self) -> int:
-        """With biases."""
+        """Weights of all layers, biases included."""
         return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(self.widths))
 
     @property

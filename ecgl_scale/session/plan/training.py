@@ -120,7 +120,7 @@ def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
 
 
 def _row_values(sizes: RunSizes) -> float | None:
-    """Where sparse rows stay sparse in training; propagated before each layer they would be dense."""
+    """Values of the average row where rows stay sparse in training; None where they become dense, as for sgc."""
     return None if sizes.config.learn.encoder == "sgc" else sizes.values_a_row
 
 
