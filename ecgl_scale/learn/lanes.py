@@ -110,7 +110,7 @@ class LaneSum:
     """
 
     lanes: Sequence[int] = range(NUM_LANES)
-    """Which ones this process computes."""
+    """The lanes that this process computes."""
 
     def __init__(self) -> None:
         self._totals: list[torch.Tensor] = []
@@ -120,7 +120,7 @@ class LaneSum:
         self._loss: torch.Tensor | None = None
 
     def begin(self, gradients: Sequence[torch.Tensor], used: Sequence[int]) -> None:
-        """``gradients`` are zero, and each lane will be in them in turn; ``used`` are the lanes that have blocks."""
+        """Begin a sum: ``gradients`` are zero and will hold lane after lane; ``used`` are lanes that have blocks."""
         self._gradients, self._used, self._loss = list(gradients), list(used), None
         if len(used) < 2:
             return
@@ -131,7 +131,7 @@ class LaneSum:
         self._here = [(in_memory_order(total), in_memory_order(lane)) for total, lane in pairs] if is_here else []
 
     def close(self, lane: int, loss: torch.Tensor) -> None:
-        """The gradients hold all of ``lane``, whose loss this is; afterwards they are zero, or the sum of all lanes."""
+        """Add ``lane``, which the gradients hold, and its loss; afterwards they are zero, or the sum of all lanes."""
         self._loss = loss if self._loss is None else self._loss + loss
         if len(self._used) == 1:
             return
@@ -147,11 +147,11 @@ class LaneSum:
         return 0.0 if self._loss is None else float(self._loss)
 
     def forget_buffers(self) -> None:
-        """Let go of the sum in float64."""
+        """Give back the memory of the sum in float64."""
         self._totals, self._gradients, self._here = [], [], []
 
     def _pass(self, kernel: Pass, operation: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
-        """Over all weights: with our kernel on the CPU, else as tensor operations."""
+        """Pass over all weights: with our kernel on the CPU, else by tensor operations."""
         for total, lane in self._here:
             if lane.size < SERIAL_WEIGHTS:
                 kernel(total, lane)

@@ -22,7 +22,7 @@ Total = NDArray[np.float64]
 
 @kernel
 def start_sum(total: Total, lane: Lane) -> None:
-    """The first lane is the sum so far."""
+    """Make the first lane the sum so far."""
     for i in range(total.size):
         total[i] = lane[i]
         lane[i] = 0
@@ -30,7 +30,7 @@ def start_sum(total: Total, lane: Lane) -> None:
 
 @kernel
 def add_lane(total: Total, lane: Lane) -> None:
-    """One more lane."""
+    """Add one more lane to the sum."""
     for i in range(total.size):
         total[i] += lane[i]
         lane[i] = 0
@@ -38,6 +38,6 @@ def add_lane(total: Total, lane: Lane) -> None:
 
 @kernel
 def end_sum(total: Total, lane: Lane) -> None:
-    """The last lane is added, and becomes the sum of all; ``total`` stays as it was."""
+    """Add the last lane, which becomes the sum of all; ``total`` stays as it was."""
     for i in range(total.size):
         lane[i] = np.float32(total[i] + lane[i])
