@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.halo import add_source_scales, localise, mark_sources
-from ecgl_scale.infer.edges import EdgeRows, Rows, Scale, Scales
+from ecgl_scale.graph.adjacency import Adjacency, CsrRows, Scale, Scales
 from ecgl_scale.infer.partition import Partition
 from ecgl_scale.infer.program import Pass
 from ecgl_scale.infer.settings import Matrix
@@ -27,13 +27,13 @@ class SourceBlock:
     source: Matrix
     first_own: int
     """Place of the partition's first row in ``source``; the others follow it."""
-    cut: Callable[[int, int], Rows]
+    cut: Callable[[int, int], CsrRows]
     """Rows by position in the partition; their ids are places in ``source``."""
     adds_self: bool
     row_scale: Scale
     source_scale: Scale
 
-    def row_sums(self, rows: Rows, start: int, stop: int) -> Matrix:
+    def row_sums(self, rows: CsrRows, start: int, stop: int) -> Matrix:
         """Row sums of P for positions ``start`` up to ``stop``, whose edges are ``rows``."""
         if self.source_scale is None:
             sums = np.diff(rows.indptr).astype(np.float64) + self.adds_self
@@ -72,7 +72,7 @@ class Worker(Protocol):
         ...
 
 
-def held_block(edges: EdgeRows, scales: Scales, partition: Partition, source: Matrix) -> SourceBlock:
+def held_block(edges: Adjacency, scales: Scales, partition: Partition, source: Matrix) -> SourceBlock:
     """Over a source that has a row for every node; partitions are runs of rows."""
     first = partition.first
     return SourceBlock(
@@ -89,7 +89,7 @@ def held_block(edges: EdgeRows, scales: Scales, partition: Partition, source: Ma
 class Halos:
     """Makes blocks whose source is what a partition reaches. Memory: 5 bytes a node, and the block."""
 
-    def __init__(self, edges: EdgeRows, scales: Scales) -> None:
+    def __init__(self, edges: Adjacency, scales: Scales) -> None:
         self._edges = edges
         self._scales = scales
         self._marks = np.zeros(edges.num_nodes, np.uint8)
@@ -107,14 +107,14 @@ class Halos:
         self._places[ids] = np.arange(ids.size, dtype=np.int32)
         indices = np.empty(rows.num_edges, np.int32)
         localise(rows.indices[rows.indptr[0] : rows.indptr[-1]], self._places, indices)
-        local = Rows(rows.indptr - rows.indptr[0], indices)
+        local = CsrRows(rows.indptr - rows.indptr[0], indices)
         local.indptr.setflags(write=False)
         local.indices.setflags(write=False)
         return SourceBlock(
             partition,
             gather(ids),
             0,
-            lambda start, stop: Rows(local.indptr[start : stop + 1], local.indices),
+            lambda start, stop: CsrRows(local.indptr[start : stop + 1], local.indices),
             edges.adds_self,
             None if self._scales.row is None else np.ascontiguousarray(self._scales.row[where]),
             None if self._scales.source is None else self._scales.source[ids],

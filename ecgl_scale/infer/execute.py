@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.threads import map_bounded, one_blas_thread
+from ecgl_scale.graph.adjacency import Adjacency, Scale, Scales
 from ecgl_scale.infer.block import Halos, Worker, held_block
 from ecgl_scale.infer.dense import BufferPool, cut_chunks, places_of, write_rows
-from ecgl_scale.infer.edges import EdgeRows, Scale, Scales
 from ecgl_scale.infer.features import FeatureRows
 from ecgl_scale.infer.journal import Finished, InferJournal
 from ecgl_scale.infer.layout import Layout
@@ -33,7 +33,7 @@ class Execution:
 
     def __init__(
         self,
-        edges: EdgeRows,
+        edges: Adjacency,
         scales: Scales,
         program: Program,
         features: FeatureRows,

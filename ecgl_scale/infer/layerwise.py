@@ -23,8 +23,8 @@ from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.base.memory import MemoryBudget, own_memory_bytes
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.graph.adjacency import Adjacency
 from ecgl_scale.infer.backends.choose import choose_backend, find_device_room, make_worker
-from ecgl_scale.infer.edges import EdgeRows, scale_of
 from ecgl_scale.infer.execute import Execution
 from ecgl_scale.infer.features import FeatureRows, StoredFeatures
 from ecgl_scale.infer.journal import InferJournal
@@ -100,7 +100,7 @@ def run_program(
     """Plan, find what an earlier call has done, and do the rest."""
     backend, threads = choose_backend(settings), resources.threads
     worker = make_worker(backend, settings, threads)
-    edges = EdgeRows(graph)
+    edges = Adjacency(graph)
     _load_kernels(edges)
     budget = resources.budget
     held = own_memory_bytes()
@@ -125,7 +125,7 @@ def run_program(
 
             stack.enter_context(torch_threads(threads))
         execution = Execution(
-            edges, scale_of(edges, settings.effective_norm), program, features, layout, partitions,
+            edges, edges.scales(settings.effective_norm), program, features, layout, partitions,
             worker=worker, journal=journal, threads=threads,
         )  # fmt: skip
         if finished is None or not execution.resume(finished):
@@ -200,7 +200,7 @@ def plan_program(
 
 def _cut(
     layout: Layout,
-    edges: EdgeRows,
+    edges: Adjacency,
     program: Program,
     settings: InferSettings,
     *,
@@ -260,7 +260,7 @@ def describe_scaling(scaling: RowScaling | None) -> Any:
     return [scaling.kind, *[None if one is None else crc32c_of(np.ascontiguousarray(one)) for one in arrays]]
 
 
-def _load_kernels(edges: EdgeRows) -> None:
+def _load_kernels(edges: Adjacency) -> None:
     """Compile (or load) what we need before memory is planned, as the compiler's memory stays with the process."""
     indptr, indices, floats = np.zeros(1, np.int64), np.zeros(0, edges.id_dtype), np.zeros(0, np.float32)
     columns, values = np.zeros(0, np.uint32), np.zeros(0, np.float32)

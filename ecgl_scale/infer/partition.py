@@ -24,7 +24,7 @@ from ecgl_kernels.halo import assign_greedily, mark_sources
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.errors import UsageError
-from ecgl_scale.infer.edges import EdgeRows
+from ecgl_scale.graph.adjacency import Adjacency
 from ecgl_scale.infer.kept_cut import KeptCuts
 from ecgl_scale.infer.settings import Partitioner
 
@@ -60,7 +60,7 @@ class Partition:
         return slice(self.first, self.stop) if self.ids is None else self.ids
 
 
-def cut_contiguous(edges: EdgeRows, count: int, row_weight: float = ROW_WEIGHT) -> list[Partition]:
+def cut_contiguous(edges: Adjacency, count: int, row_weight: float = ROW_WEIGHT) -> list[Partition]:
     """Runs of rows with about equal work, a row counting as ``row_weight`` edges; fewer where rows are few."""
     num_nodes = edges.num_nodes
     total = edges.edges_before(num_nodes) + row_weight * num_nodes
@@ -73,7 +73,7 @@ def cut_contiguous(edges: EdgeRows, count: int, row_weight: float = ROW_WEIGHT) 
     return [Partition(index, first, stop) for index, (first, stop) in enumerate(pairwise(sorted(cuts)))]
 
 
-def cut_greedily(edges: EdgeRows, count: int) -> list[Partition]:
+def cut_greedily(edges: Adjacency, count: int) -> list[Partition]:
     """Linear deterministic greedy over the nodes in order. Memory: 4 bytes a node, 8 while they are sorted."""
     parts = np.full(edges.num_nodes, -1, np.int32)
     loads, near = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -85,7 +85,7 @@ def cut_greedily(edges: EdgeRows, count: int) -> list[Partition]:
 
 
 def cut_by_metis(
-    store: Path, edges: EdgeRows, count: int, scratch: Path, budget: MemoryBudget, kept: KeptCuts | None = None
+    store: Path, edges: Adjacency, count: int, scratch: Path, budget: MemoryBudget, kept: KeptCuts | None = None
 ) -> list[Partition]:
     """METIS in a child process; whatever happens to it there does not happen to us. Not called where a cut is kept."""
     parts = None if kept is None else kept.load(count, edges.num_nodes)
@@ -96,7 +96,7 @@ def cut_by_metis(
     return group_rows(parts)
 
 
-def _run_metis(store: Path, edges: EdgeRows, count: int, scratch: Path, budget: MemoryBudget) -> NDArray[np.int32]:
+def _run_metis(store: Path, edges: Adjacency, count: int, scratch: Path, budget: MemoryBudget) -> NDArray[np.int32]:
     if find_spec("dgl") is None:
         raise UsageError(
             "METIS comes with DGL, which is not installed here",
@@ -139,7 +139,7 @@ def group_rows(parts: NDArray[np.int32]) -> list[Partition]:
 
 def cut_partitions(
     partitioner: Partitioner,
-    edges: EdgeRows,
+    edges: Adjacency,
     count: int,
     *,
     row_weight: float = ROW_WEIGHT,
@@ -167,7 +167,7 @@ class HaloSize:
     num_edges: int
 
 
-def measure_halos(edges: EdgeRows, partitions: list[Partition]) -> list[HaloSize]:
+def measure_halos(edges: Adjacency, partitions: list[Partition]) -> list[HaloSize]:
     """Count what each partition needs. Memory: a byte a node, and a row set's edges."""
     marks = np.zeros(edges.num_nodes, np.uint8)
     sizes = []

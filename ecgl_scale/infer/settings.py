@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import UsageError
+from ecgl_scale.graph.convolution import BiasPlace, Encoder, Norm, norm_of
 from ecgl_scale.store.source import CsrBlock
 
 Matrix = NDArray[np.float32]
-Encoder = Literal["gcn", "sage", "sgc"]
-Norm = Literal["sym", "sum", "mean"]
-BiasPlace = Literal["inside", "outside"]
 Backend = Literal["auto", "dgl", "numba", "torch"]
 Partitioner = Literal["contiguous", "ldg", "metis"]
 Sources = Literal["auto", "held", "halo"]
@@ -74,7 +72,7 @@ class InferSettings:
     @property
     def effective_norm(self) -> Norm:
         """The norm that counts."""
-        return "mean" if self.encoder == "sage" else self.norm
+        return norm_of(self.encoder, self.norm)
 
     @property
     def uses_halos(self) -> bool:

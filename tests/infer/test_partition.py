@@ -10,23 +10,19 @@ import pytest
 
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.errors import DoesNotFitError, UsageError
+from ecgl_scale.graph.adjacency import Adjacency, Scales
 from ecgl_scale.infer import partition
 from ecgl_scale.infer.block import Halos
-from ecgl_scale.infer.edges import EdgeRows, Rows, Scales, scale_of
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.partition import cut_contiguous, cut_greedily, cut_partitions, measure_halos
 from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.store.edges.plan import BuildOptions
 from tests.infer.networks import (
-    ADD_LOOPS,
-    KEEP_LOOPS,
-    adjacency,
     assert_close,
     build_graph,
     layers_of,
     matrix,
     naive_logits,
-    propagation,
     random_graph,
 )
 from tests.resources import at
@@ -35,7 +31,7 @@ ROOMY = MemoryBudget(1 << 40, "--memory")
 
 
 def cut(partitioner, graph, count, scratch=Path()):
-    edges = EdgeRows(graph)
+    edges = Adjacency(graph)
     return cut_partitions(partitioner, edges, count, store=graph.path, scratch=scratch, budget=ROOMY)
 
 
@@ -68,7 +64,7 @@ def test_every_row_is_in_one_partition(graph, partitioner, count):
 
 
 def test_contiguous_partitions_have_about_as_much_work_each(graph):
-    edges = EdgeRows(graph)
+    edges = Adjacency(graph)
     found = cut_contiguous(edges, 5, row_weight=2.0)
     work = [edges.edges_before(one.stop) - edges.edges_before(one.first) + 2.0 * one.num_rows for one in found]
     heaviest_row = np.diff([edges.edges_before(row) for row in range(401)]).max() + 2.0
@@ -77,11 +73,11 @@ def test_contiguous_partitions_have_about_as_much_work_each(graph):
 
 def test_large_contiguous_partitions_are_cut_at_chunks(graph, monkeypatch):
     monkeypatch.setattr(partition, "CHUNK_ROWS", 16)
-    assert all(one.first % 16 == 0 for one in cut_contiguous(EdgeRows(graph), 5))
+    assert all(one.first % 16 == 0 for one in cut_contiguous(Adjacency(graph), 5))
 
 
 def test_greedy_partitions_are_balanced_and_reach_fewer_nodes_than_contiguous_ones(clustered):
-    edges = EdgeRows(clustered)
+    edges = Adjacency(clustered)
     greedy, contiguous = cut_greedily(edges, 8), cut_contiguous(edges, 8)
     assert max(one.num_rows for one in greedy) <= np.ceil(320 / 8 * partition.LDG_SLACK)
     reached = [sum(size.num_sources for size in measure_halos(edges, cut)) for cut in (greedy, contiguous)]
@@ -89,13 +85,13 @@ def test_greedy_partitions_are_balanced_and_reach_fewer_nodes_than_contiguous_on
 
 
 def test_greedy_partitions_are_the_same_each_time(clustered):
-    one, two = (cut_greedily(EdgeRows(clustered), 8) for _ in range(2))
+    one, two = (cut_greedily(Adjacency(clustered), 8) for _ in range(2))
     for a, b in zip(one, two, strict=True):
         np.testing.assert_array_equal(a.ids, b.ids)
 
 
 def test_halos_are_measured_as_they_are_gathered(graph):
-    edges = EdgeRows(graph)
+    edges = Adjacency(graph)
     halos = Halos(edges, Scales(None, None))
     for found in (cut_contiguous(edges, 5), cut_greedily(edges, 5)):
         for size, one in zip(measure_halos(edges, found), found, strict=True):
@@ -109,30 +105,6 @@ def test_halos_are_measured_as_they_are_gathered(graph):
                 np.sort(asked[0][rows.indices]),
                 np.sort(np.concatenate([graph.edges.in_neighbours(i) for i in asked[0][: one.num_rows]])),
             )
-
-
-@pytest.mark.parametrize("options", [None, KEEP_LOOPS, ADD_LOOPS, BuildOptions(symmetrise=True, self_loops="keep")])
-def test_rows_have_one_loop_whatever_the_store_holds(tmp_path, options):
-    graph = random_graph(tmp_path / "g", 70, 900, options=options)
-    edges = EdgeRows(graph)
-    wanted = adjacency(graph)
-
-    def dense(rows: Rows, nodes):
-        found = np.zeros((len(nodes), 70))
-        for row in range(len(nodes)):
-            np.add.at(found[row], rows.indices[rows.indptr[row] : rows.indptr[row + 1]].astype(int), 1.0)
-            found[row, nodes[row]] += edges.adds_self
-        return found
-
-    np.testing.assert_array_equal(dense(edges.range(0, 70), np.arange(70)), wanted)
-    np.testing.assert_array_equal(dense(edges.range(13, 60), np.arange(13, 60)), wanted[13:60])
-    some = np.array([0, 3, 17, 18, 69])
-    np.testing.assert_array_equal(dense(edges.select(some), some), wanted[some])
-    for norm in ("sym", "mean", "sum"):
-        scales = scale_of(edges, norm)
-        row = np.ones(70) if scales.row is None else scales.row
-        source = np.ones(70) if scales.source is None else scales.source
-        np.testing.assert_allclose(wanted * row[:, None] * source, propagation(graph, norm), rtol=1e-6)
 
 
 def test_metis_partitions_give_the_same_logits(clustered, tmp_path):
@@ -179,7 +151,7 @@ def test_metis_is_refused_where_its_memory_would_not_fit(clustered, tmp_path):
     pytest.importorskip("dgl", reason="DGL has no wheel for this Python")
     with pytest.raises(DoesNotFitError, match="METIS"):
         cut_partitions(
-            "metis", EdgeRows(clustered), 4, store=clustered.path, scratch=tmp_path, budget=MemoryBudget(1 << 16, "x")
+            "metis", Adjacency(clustered), 4, store=clustered.path, scratch=tmp_path, budget=MemoryBudget(1 << 16, "x")
         )
 
 

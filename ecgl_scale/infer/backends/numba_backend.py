@@ -6,9 +6,9 @@ import numpy as np
 
 from ecgl_kernels.spmm import propagate_rows
 from ecgl_scale.engine.threads import map_bounded
+from ecgl_scale.graph.adjacency import CsrRows, Scale
 from ecgl_scale.infer.block import SourceBlock
 from ecgl_scale.infer.dense import BufferPool, cut_chunks, places_of, write_rows
-from ecgl_scale.infer.edges import Rows, Scale
 from ecgl_scale.infer.program import Pass
 from ecgl_scale.infer.settings import Matrix
 
@@ -63,7 +63,7 @@ class NumbaWorker:
             pass
 
 
-def _sum_rows(block: SourceBlock, start: int, stop: int, out: Matrix) -> Rows:
+def _sum_rows(block: SourceBlock, start: int, stop: int, out: Matrix) -> CsrRows:
     rows = block.cut(start, stop)
     row_scale = None if block.row_scale is None else block.row_scale[start:stop]
     first = block.first_own + start

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from ecgl_scale.errors import UsageError
+from ecgl_scale.graph.adjacency import CsrRows, Scale
 from ecgl_scale.infer.block import SourceBlock
-from ecgl_scale.infer.edges import Rows, Scale
 from ecgl_scale.infer.program import Pass
 from ecgl_scale.infer.settings import Matrix
 
@@ -76,7 +76,7 @@ class TorchWorker:
             self._buffers[number] = torch.empty(num_rows * width, device=self._device)
         return self._buffers[number][: num_rows * width].view(num_rows, width)
 
-    def _sum(self, block: SourceBlock, rows: Rows) -> torch.Tensor:
+    def _sum(self, block: SourceBlock, rows: CsrRows) -> torch.Tensor:
         num_rows, num_sources = block.partition.num_rows, len(block.source)
         if rows.num_edges:
             indptr, indices = _as_signed(rows, num_sources)
@@ -106,7 +106,7 @@ class TorchWorker:
         return tensor
 
 
-def _as_signed(rows: Rows, num_sources: int) -> tuple[Any, Any]:
+def _as_signed(rows: CsrRows, num_sources: int) -> tuple[Any, Any]:
     """Row offsets from 0 and ids as signed integers of one width, both as copies that may be written to."""
     start, stop = int(rows.indptr[0]), int(rows.indptr[-1])
     dtype = np.int32 if max(num_sources, stop - start) < 1 << 31 else np.int64

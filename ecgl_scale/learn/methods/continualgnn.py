@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import UsageError
+from ecgl_scale.graph.autograd import GraphPropagation
+from ecgl_scale.graph.propagate import StreamedPropagation
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.message import GraphPropagation
 from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.methods.kept import (
     bank_of_state,
@@ -43,7 +44,6 @@ from ecgl_scale.learn.methods.kept import (
     weights_state,
 )
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.learn.spread import StreamedPropagation
 from ecgl_scale.learn.train import AnySegment, Penalty
 from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.store.edges.plan import MAX_BLOCK_EDGES

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.graph.propagate import StreamedPropagation
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes
 from ecgl_scale.learn.methods.kept import (
@@ -37,7 +38,6 @@ from ecgl_scale.learn.methods.kept import (
 )
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import StreamedPropagation
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
 from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.tasks.graphs import positions_of

@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Labelled, Segment, target_fields
-from ecgl_scale.learn.message import GraphSegment
 from ecgl_scale.learn.methods.base import Arrays, Context, Ids, Method
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.tasks.graphs import positions_of

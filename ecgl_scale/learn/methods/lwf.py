@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.learn.message import GraphSegment
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache

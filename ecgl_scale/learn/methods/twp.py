@@ -26,7 +26,7 @@ from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.anchors import BYTES_PER_WEIGHT, Anchors
 from ecgl_scale.learn.attention import attention_bytes, attention_gradient
-from ecgl_scale.learn.message import GraphSegment
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes, end_plan
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.train import AnySegment, Penalty

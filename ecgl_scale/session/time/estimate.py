@@ -21,7 +21,7 @@ from ecgl_scale.base.memory import SHARE_OF_LIMIT, tightest_limit
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.learn.message_blocks import trains_in_blocks
+from ecgl_scale.learn.graph_blocks import trains_in_blocks
 from ecgl_scale.learn.methods import method_of
 from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.session.time.machine import TYPICAL, MachineRates, measure_machine, num_weights

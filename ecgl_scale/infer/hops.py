@@ -8,14 +8,15 @@ from pathlib import Path
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
+from ecgl_scale.graph.convolution import Norm
 from ecgl_scale.infer.features import FeatureRows
 from ecgl_scale.infer.layerwise import describe_scaling, plan_program, run_program
 from ecgl_scale.infer.program import Pass, Program
-from ecgl_scale.infer.settings import Backend, InferSettings, Matrix, Norm, RowScaling
+from ecgl_scale.infer.settings import Backend, InferSettings, Matrix, RowScaling
 from ecgl_scale.store.graph import GraphStore
 
 
-def propagate_features(
+def k_hop_features(
     graph: GraphStore,
     hops: int,
     resources: Resources,
@@ -53,7 +54,7 @@ def propagate_features(
     ).logits  # fmt: skip
 
 
-def plan_propagated(
+def plan_k_hops(
     graph: GraphStore,
     hops: int,
     *,
@@ -64,7 +65,7 @@ def plan_propagated(
     num_edges: int | None = None,
     made_dense: bool = False,
 ) -> StagePlan:
-    """What ``propagate_features`` would need; of a subgraph that is still to be extracted where sizes are given.
+    """What ``k_hop_features`` would need; of a subgraph that is still to be extracted where sizes are given.
 
     ``made_dense`` as in ``plan_inference``.
     """
