@@ -77,10 +77,12 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "typer": ("ecgl_scale/cli/",),
     "rich": ("ecgl_scale/cli/",),
     "ogb": ("ecgl_scale/store/sources/ogb_evaluator.py",),
-    "dgl": ("ecgl_scale/store/convert.py", "ecgl_scale/infer/backends/"),
+    "dgl": ("ecgl_scale/store/convert.py", "ecgl_scale/graph/metis_process.py", "ecgl_scale/infer/backends/"),
     "torch": (
         "ecgl_scale/store/convert.py",
+        "ecgl_scale/engine/threads.py",  # how many threads it may use, beside the same for BLAS; imported when asked
         "ecgl_scale/graph/autograd.py",  # P with a gradient; the rest of the room is numpy
+        "ecgl_scale/graph/metis_process.py",
         "ecgl_scale/learn/",
         "ecgl_scale/infer/",
         "ecgl_scale/session/",

@@ -46,9 +46,9 @@ def list_steps(program: Program, layout: Layout) -> list[Step]:
         width = program.source_width
         steps.append(Step("prepare", 0, (FEATURES,), 0, width, padded(width), layout.prepares_file, is_scaled=True))
         source = 0
-    for number, (one, laid) in enumerate(zip(program.passes, layout.passes, strict=True)):
+    for number, (layer_pass, laid) in enumerate(zip(program.passes, layout.passes, strict=True)):
         is_last = number == len(program.passes) - 1
-        width = one.widths[-1] if is_last else padded(one.widths[-1])
+        width = layer_pass.widths[-1] if is_last else padded(layer_pass.widths[-1])
         slices = [*pairwise(laid.columns)]
         inputs: tuple[int, ...] = (source,)
         kind: Literal["fused", "dense"] = "fused"
@@ -56,6 +56,6 @@ def list_steps(program: Program, layout: Layout) -> list[Step]:
             inputs = tuple(range(len(steps), len(steps) + len(slices)))
             kind = "dense"
             steps += [Step("slice", number, (source,), a, b, b - a, True, is_scaled=False) for a, b in slices]
-        steps.append(Step(kind, number, inputs, 0, one.width, width, laid.writes_file, is_scaled=not is_last))
+        steps.append(Step(kind, number, inputs, 0, layer_pass.width, width, laid.writes_file, is_scaled=not is_last))
         source = len(steps) - 1
     return steps

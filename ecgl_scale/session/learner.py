@@ -5,8 +5,6 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.methods import method_of
@@ -220,17 +219,6 @@ class Learner:
         stream = self.stream
         about = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
         save_model(directory, self.weights, stream.classes, self.scaling, **about)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads meanwhile."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def device_of(name: str) -> str:
