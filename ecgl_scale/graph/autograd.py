@@ -120,7 +120,7 @@ def _matrix_of(side: CsrRows, device: torch.device) -> torch.Tensor:
 
 
 def _send_by_torch(matrix: torch.Tensor, x: torch.Tensor, scales: Scales) -> torch.Tensor:
-    """The same sums on any device."""
+    """P x as torch sums it, on any device."""
     if scales.source is not None:
         x = x * torch.from_numpy(scales.source).to(x.device)[:, None]
     out = torch.sparse.mm(matrix, x) + x

@@ -162,7 +162,7 @@ class OneHopLayout:
     held_bytes: int
     """Memory of the result; 0 where it goes to a file."""
     peak_bytes: int
-    """In all, while it is made."""
+    """All memory while it is made."""
 
 
 def least_bytes(num_nodes: int) -> int:

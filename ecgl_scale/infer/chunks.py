@@ -28,7 +28,7 @@ class Target:
     """Where the finished rows of a block go."""
 
     matrix: Matrix
-    """With a row for every node, or for every row of the block."""
+    """It has a row for every node, or for every row of the block."""
     where: Where
     """The block's rows in it."""
     scale: Scale

@@ -169,7 +169,7 @@ def _cut(rows: CsrBlock, start: int, end: int) -> CsrBlock:
 
 
 def _readonly(rows: CsrBlock) -> CsrBlock:
-    """As mapped ones are, so that kernels are compiled once."""
+    """Rows are made read-only, as mapped ones are, so that kernels are compiled once."""
     for array in (rows.indptr, rows.indices, rows.values):
         array.setflags(write=False)
     return rows

@@ -41,7 +41,7 @@ class Job:
     layout: Layout
     partitions: Partitions
     directory: Path
-    """Of matrices between steps, where those are in files."""
+    """It has the matrices between steps, where those are in files."""
     _scales: list[Scales] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -95,7 +95,7 @@ class Job:
 
     @classmethod
     def open(cls, description: Json) -> Job:
-        """The same job in another process."""
+        """Read the job that another process has described."""
         graph, directory = GraphStore.open(description["store"]), Path(description["directory"])
         scaling, num_weights = description["scaling"], description["num_weights"]
         vector = _vector_place(directory, WEIGHTS, num_weights, "<f4").read(0, num_weights)

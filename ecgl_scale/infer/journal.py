@@ -28,7 +28,7 @@ class Finished:
     step: int
     """The one that was under way."""
     crcs: dict[int, Crcs]
-    """Of the finished blocks of that step and of those it reads."""
+    """By step, those of the finished blocks: of that step, and of the ones it reads."""
 
 
 class StepJournal:

@@ -49,7 +49,7 @@ GATHER_BYTES = 24 * MIB
 
 @dataclass(frozen=True)
 class PassLayout:
-    """One pass."""
+    """How one pass is laid out."""
 
     columns: tuple[int, ...]
     """Where held slices of the columns begin, and the end; a single slice is read in place or loaded once."""
@@ -70,17 +70,17 @@ class Layout:
     passes: tuple[PassLayout, ...]
     host_bytes: int
     halo_need: int
-    """Of ``host_bytes``, what the largest halo takes; an estimate until halos are measured."""
+    """The part of ``host_bytes`` that the largest halo takes; an estimate until halos are measured."""
     halo_room: int
     """What it may take."""
 
     def to_json(self) -> dict[str, Any]:
-        """For the journal."""
+        """A layout as the journal and a described job have it."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Layout:
-        """Back from the journal; raises ``KeyError`` or ``TypeError`` where it is not one."""
+        """Read what ``to_json`` gave; raises ``KeyError`` or ``TypeError`` where it is not a layout."""
         passes = tuple(PassLayout(**{**found, "columns": tuple(found["columns"])}) for found in entry["passes"])
         return cls(**{**entry, "passes": passes})
 
@@ -143,7 +143,7 @@ class Planner:
         return min(fitting, key=cost)[0]
 
     def _matrix_bytes(self) -> list[int]:
-        """Of what is prepared, where it is, and of what each pass writes."""
+        """Sizes of the prepared matrix, where there is one, and of the matrix that each pass writes."""
         passes = self._program.passes
         widths = [] if self._program.before is None else [padded(self._program.source_width)]
         widths += [padded(layer_pass.widths[-1]) for layer_pass in passes[:-1]] + [passes[-1].widths[-1]]
@@ -233,7 +233,7 @@ class Planner:
         return 4 * (sum(layer_pass.widths) + layer_pass.width + 4)
 
     def _whole_work(self, layer_pass: Pass) -> int:
-        """Of torch or DGL, with all rows in one partition."""
+        """What torch or DGL would need with all rows in one partition."""
         return EDGE_BYTES * self._num_edges + self._row_work(layer_pass) * self._num_nodes
 
     def _work(self, layer_pass: Pass, partitions: int) -> int:
@@ -250,7 +250,7 @@ class Planner:
         return (*range(0, width, step), width)
 
     def _expected_halo(self, layer_pass: Pass, partitions: int) -> int:
-        """Of the largest of so many partitions, at worst."""
+        """What the largest of so many partitions reaches, at worst."""
         edges = self._num_edges * min(UNEVEN, partitions) // partitions
         sources = min(self._num_nodes, edges + self._num_nodes * min(UNEVEN, partitions) // partitions)
         return halo_bytes(layer_pass.width, sources, edges)
@@ -284,7 +284,7 @@ class Planner:
         return Traffic(read, written, sum(slices))
 
     def formula(self, layout: Layout) -> str:
-        """In words and numbers."""
+        """The need in words and numbers, for plans and refusals."""
         held = max(b - a for pass_layout in layout.passes for a, b in pairwise(pass_layout.columns))
         source = f"{format_bytes(layout.halo_need)} for a halo" if layout.halo else f"{held} columns held"
         sizes = self._matrix_bytes()[-len(layout.passes) :]

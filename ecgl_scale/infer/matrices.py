@@ -26,7 +26,7 @@ from ecgl_scale.infer.matrix import make_matrix, map_matrix
 from ecgl_scale.infer.settings import Matrix
 
 Crcs = dict[int, int]
-"""By the index of a block."""
+"""The crc32c of a block's rows, by the index of the block."""
 
 
 class Matrices(Protocol):
@@ -88,22 +88,22 @@ class HeldMatrices:
         return self._job.directory / f"matrix-{step}.rows"
 
     def begin(self, step: int) -> None:
-        """A matrix of zeros."""
+        """Make a matrix of zeros."""
         about = self._job.steps[step]
         path = self._path(step) if about.writes_file else None
         self._held[step] = make_matrix(self._job.adjacency.num_nodes, about.width, path)
 
     @contextmanager
     def target(self, step: int, block: Block) -> Iterator[tuple[Matrix, Where]]:
-        """The matrix itself."""
+        """Rows are written where they belong."""
         yield self._held[step], self._job.parts_of(step).where(block)
 
     def rows(self, step: int, block: Block) -> Matrix:
-        """A view, where rows of a block are a run."""
+        """The rows are a view where they are a run."""
         return self._held[step][self._job.parts_of(step).where(block)]
 
     def whole(self, step: int, columns: slice) -> Matrix:
-        """The matrix itself, where it is in memory and wanted whole."""
+        """The matrix is not copied where it is in memory and wanted whole."""
         matrix = self._held[step]
         wanted = matrix[:, columns]
         if wanted.shape == matrix.shape and not isinstance(matrix, np.memmap):
@@ -113,11 +113,11 @@ class HeldMatrices:
         return held
 
     def gather(self, step: int, ids: Ints) -> Matrix:
-        """A copy."""
+        """The rows are copied."""
         return np.ascontiguousarray(self._held[step][ids])
 
     def result(self, step: int) -> Matrix:
-        """The matrix itself."""
+        """The matrix is handed out as it is."""
         return self._held[step]
 
     def finish(self) -> None:
@@ -171,7 +171,7 @@ class HeldMatrices:
         self._held = {step: matrix for step, matrix in self._held.items() if step in but}
 
     def remove_files(self, *, but: set[int]) -> None:
-        """Mapped ones too."""
+        """Remove files, mapped ones too."""
         _remove(self._job.directory, keep={self._path(step) for step in but})
 
 
@@ -196,11 +196,11 @@ class FileMatrices:
         self._place(step).write(block.start, rows)
 
     def rows(self, step: int, block: Block) -> Matrix:
-        """A copy."""
+        """The rows are read from their file."""
         return self._place(step).read(block.start, block.stop)
 
     def whole(self, step: int, columns: slice) -> Matrix:
-        """A copy, made block by block."""
+        """The columns are copied block by block."""
         about, num_nodes = self._job.steps[step], self._job.adjacency.num_nodes
         return self._fill(step, make_matrix(num_nodes, len(range(about.width)[columns])), columns)
 
@@ -211,7 +211,7 @@ class FileMatrices:
         return matrix
 
     def gather(self, step: int, ids: Ints) -> Matrix:
-        """A copy; every file that has one of the rows is read whole, one after the other."""
+        """Every file that has one of the rows is read whole, one after the other."""
         parts = self._job.parts_of(step)
         found = np.empty((ids.size, self._job.steps[step].width), np.float32)
         for block in parts.blocks:
@@ -253,10 +253,10 @@ class FileMatrices:
         return whole
 
     def forget(self, *, but: set[int]) -> None:
-        """Nothing is held."""
+        """Nothing is held in memory."""
 
     def remove_files(self, *, but: set[int]) -> None:
-        """With all of their blocks."""
+        """Remove the files of all blocks of a step."""
         _remove(self._job.directory, keep={self._job.directory / f"matrix-{step}" for step in but})
 
 

@@ -27,7 +27,7 @@ class InferSettings:
 
     encoder: Encoder = "gcn"
     norm: Norm = "sym"
-    """Of the adjacency with self loops; ``sage`` is always the mean."""
+    """How the adjacency with self loops is normalised; ``sage`` is always the mean."""
     bias_place: BiasPlace = "inside"
     """Inside: the bias is aggregated with the rest, as the reference code does; outside: added afterwards."""
     backend: BackendName = "auto"

@@ -21,7 +21,7 @@ class Sizes:
     """All edges, as they are read."""
     features: StoredFeatures
     feature_bytes: int
-    """Those of so many nodes, as they are read."""
+    """All features of so many nodes, as they are read."""
 
     @classmethod
     def of(
@@ -48,14 +48,14 @@ class StoredFeatures:
     num_features: int
     is_sparse: bool
     read_bytes: int
-    """All of them."""
+    """All features, as they are read."""
     block_bytes: int
-    """Of a block of dense rows."""
+    """A block of dense rows."""
     is_float32: bool
 
     @classmethod
     def of(cls, graph: GraphStore) -> StoredFeatures:
-        """Those of a store."""
+        """How a store has its features."""
         rows, section = FeatureReader(graph), graph.manifest.features
         if rows.is_sparse or section is None:
             return cls(rows.width, rows.is_sparse, rows.read_bytes, 0, rows.reads_in_place)
@@ -64,7 +64,7 @@ class StoredFeatures:
 
     @classmethod
     def made_dense(cls, num_rows: int, num_features: int) -> StoredFeatures:
-        """Those of a task graph whose rows have been standardised, which leaves no zeros."""
+        """How a task graph will have them whose rows are standardised, which leaves no zeros."""
         layout = DenseLayout.plan(num_rows, num_features)
         block_bytes = 4 * min(layout.rows_per_block, num_rows) * num_features
         return cls(num_features, False, 4 * num_rows * num_features, block_bytes, True)

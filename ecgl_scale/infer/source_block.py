@@ -24,7 +24,7 @@ class SourceBlock:
 
     num_rows: int
     first_row: int
-    """By which rows are cut into chunks: the number of the first, or 0 where rows are packed."""
+    """The number of the first row, by which rows are cut into chunks; 0 where rows are packed."""
     source: Matrix
     first_own: int
     """Place of the block's first row in ``source``; the others follow it."""

@@ -16,16 +16,16 @@ from ecgl_scale.infer.layout import Layout
 from ecgl_scale.infer.program import Program, padded
 
 FEATURES = -1
-"""In place of a step's number: the store."""
+"""Stands for the store where an input is the number of a step."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is read and written."""
+    """One step: what it reads, and the matrix it writes."""
 
     kind: Literal["prepare", "fused", "slice", "dense"]
     number: int
-    """Of the pass."""
+    """Which pass it belongs to."""
     inputs: tuple[int, ...]
     """Steps whose matrices are read, or ``FEATURES``."""
     first: int
@@ -39,7 +39,7 @@ class Step:
 
 
 def list_steps(program: Program, layout: Layout) -> list[Step]:
-    """All steps in order."""
+    """List all steps in order."""
     steps: list[Step] = []
     source = FEATURES
     if program.before is not None:

@@ -3,7 +3,8 @@
     infer.prepare   features times the first weight, a stored block of them at a time, blocks in threads
     infer.layers    aggregation and dense work, a partition at a time, chunks of it in threads
 
-A worker holds what a step reads of all nodes (see ``layout``) from the first of its blocks to the first of the next.
+A worker holds what a step reads of all nodes (see ``layout``) from its first block to the first block of the next step.
+Where workers share no memory each also holds the rows of the block it writes.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from ecgl_scale.units import MIB
 
 SLOPE = 0.2
 BLOCK_BYTES = 16 * MIB
-"""Of source rows that are gathered at once."""
+"""The most that source rows may take that are gathered at once."""
 
 Places = NDArray[np.int64]
 

@@ -102,7 +102,7 @@ class GraphSegment(Targets):
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
-        """The same in any columns of the head."""
+        """Outputs of the labelled nodes in any columns of the head."""
         logits = weights.gcn(
             self._inputs(weights.device),
             self._propagate,

@@ -32,5 +32,5 @@ class Backend(Protocol):
         ...
 
     def run(self, block: SourceBlock, target: Target) -> None:
-        """The same and the dense work on it, written to its target."""
+        """P times the source and the dense work on it, written to the target."""
         ...

@@ -11,7 +11,7 @@ from ecgl_scale.infer.settings import InferSettings
 
 NVIDIA = Path("/dev/nvidiactl")
 SHARE_OF_DEVICE = 0.8
-"""Of what is free on it: allocators and libraries need some too."""
+"""The share of a device's free memory that is used: allocators and libraries need some too."""
 
 
 def choose_backend(settings: InferSettings) -> str:

@@ -25,10 +25,10 @@ class NumbaBackend:
         self._pool = BufferPool(layer_pass, source_width, self._threads)
 
     def take_source(self, source: Matrix) -> None:
-        """Blocks carry their source."""
+        """The kernels take the source from the block."""
 
     def end(self) -> None:
-        """Nothing is held."""
+        """The kernels hold nothing."""
 
     def aggregate(self, block: SourceBlock, out: Matrix) -> None:
         """Sum rows straight into ``out``."""
