@@ -27,7 +27,11 @@ Json = Any
 Scratch = TypeVar("Scratch")
 Record = TypeVar("Record")
 
-WORKS: dict[str, str] = {}
+WORKS: dict[str, str] = {
+    "graph.propagate": "ecgl_scale.graph.propagate:PropagateWork",
+    "infer.prepare": "ecgl_scale.infer.works:PrepareWork",
+    "infer.layers": "ecgl_scale.infer.works:LayerWork",
+}
 """Where each kind of work is, by its name: a worker is told names from this table, never code."""
 
 

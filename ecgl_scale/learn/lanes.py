@@ -34,8 +34,8 @@ from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.threads import run_parts
 from ecgl_scale.learn.adam import in_memory_order
 from ecgl_scale.learn.feed import Feed
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Segment
-from ecgl_scale.learn.message import GraphSegment
 from ecgl_scale.learn.model import Rows
 
 Pass = Callable[[NDArray[np.float64], NDArray[np.float32]], None]

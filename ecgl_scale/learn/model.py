@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.graph.convolution import BiasPlace, Encoder
 from ecgl_scale.learn.sparse_linear import linear_of_sparse
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.store.source import CsrBlock
@@ -31,8 +32,6 @@ Layer: TypeAlias = "tuple[torch.Tensor, torch.Tensor | None]"
 Rows: TypeAlias = "torch.Tensor | CsrBlock"
 Columns: TypeAlias = "slice | torch.Tensor"
 Propagate = Callable[[torch.Tensor], torch.Tensor]
-Encoder = Literal["gcn", "sage", "sgc"]
-BiasPlace = Literal["inside", "outside"]
 Init = Literal["torch", "kaiming"]
 
 KIND = "weights"

@@ -25,10 +25,10 @@ from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.adam import Adam, take_tensor
 from ecgl_scale.learn.feed import Feed, block_rows_for, on_device
 from ecgl_scale.learn.gradient import MlpGradient
+from ecgl_scale.learn.graph_blocks import BlockedGraphSegment
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.lanes import LANE_SUM_BYTES, LaneSum, cut_parts, read_parts
 from ecgl_scale.learn.loss import Segment
-from ecgl_scale.learn.message import GraphSegment
-from ecgl_scale.learn.message_blocks import BlockedGraphSegment
 from ecgl_scale.learn.model import Columns, SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.source import CsrBlock

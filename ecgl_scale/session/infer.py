@@ -20,8 +20,8 @@ from ecgl_scale.base.output_file import check_output_file
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.infer.hops import k_hop_features, plan_k_hops
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference
-from ecgl_scale.infer.propagate import plan_propagated, propagate_features
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.graph import GraphStore
@@ -131,7 +131,7 @@ def _plan(model: SavedModel, graph: GraphStore, resources: Resources) -> MemoryP
     room, threads = resources.room_bytes, resources.threads
     logits = 4 * graph.num_nodes * widths[-1]
     if config.learn.num_hops:
-        stage = plan_propagated(graph, config.learn.num_hops, norm=config.infer.norm, room_bytes=room, threads=threads)
+        stage = plan_k_hops(graph, config.learn.num_hops, norm=config.infer.norm, room_bytes=room, threads=threads)
         rows = 4 * min(WRITE_ROWS, graph.num_nodes) * (widths[0] + 2 * sum(widths[1:]))
         stage = replace(stage, host_bytes=stage.host_bytes + logits + rows)
     else:
@@ -151,7 +151,7 @@ def _infer_propagated(
     import torch
 
     started, weights = time.perf_counter(), model.weights
-    features = propagate_features(
+    features = k_hop_features(
         graph,
         model.config.learn.num_hops,
         resources,

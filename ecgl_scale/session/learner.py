@@ -6,7 +6,6 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.table import method_of
@@ -227,17 +227,6 @@ def learn_task(learner: Learner, task: Task, *, from_epoch: int = 0) -> Iterator
     for epoch in range(from_epoch, learner.config.learn.epochs):
         yield epoch, learner.train_epoch(task, epoch)
     learner.end_task()
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads meanwhile."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def device_of(name: str) -> str:

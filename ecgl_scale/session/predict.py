@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.infer.hops import k_hop_features
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.matrix import make_matrix
-from ecgl_scale.infer.propagate import propagate_features
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.features.dense import DenseFeatures
@@ -98,7 +98,7 @@ class Predictor:
     def _propagate(self, graph: GraphStore, local: NDArray[np.int64], name: str) -> Matrix:
         directory = self._work / name
         directory.mkdir(parents=True, exist_ok=True)
-        found = propagate_features(
+        found = k_hop_features(
             graph,
             self._config.learn.num_hops,
             self._resources,

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from ecgl_scale.graph.autograd import GraphPropagation
 from ecgl_scale.learn import lanes as lanes_module
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.lanes import DENSE_ROW_WORK, LEAST_LANE_WORK, NUM_LANES, LaneSum, cut_lanes, cut_parts
 from ecgl_scale.learn.loss import Labelled, LossSettings, make_segments
-from ecgl_scale.learn.message import GraphPropagation, GraphSegment
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import Trainer

@@ -9,8 +9,8 @@ import pytest
 
 from ecgl_scale.base.memory import give_back_freed, own_memory_bytes
 from ecgl_scale.engine.plan import StagePlan
-from ecgl_scale.infer.propagate import plan_propagated
-from ecgl_scale.learn.message import held_graph_bytes
+from ecgl_scale.infer.hops import plan_k_hops
+from ecgl_scale.learn.graph_segment import held_graph_bytes
 from ecgl_scale.session.learner import Learner
 from ecgl_scale.session.plan.run_plan import LIBRARY_BYTES
 from ecgl_scale.session.setup import RunSetup, open_store, task_stream
@@ -45,7 +45,7 @@ def test_propagated_features_are_planned_where_they_are_made(store: Path, cache:
     assert stages["evaluate"].formula.startswith("features passed along 2 edges")
     graph = open_store(config_of(store, cache))
     sized = [
-        plan_propagated(graph, 2, room_bytes=64 * GIB, threads=2, num_nodes=count).host_bytes
+        plan_k_hops(graph, 2, room_bytes=64 * GIB, threads=2, num_nodes=count).host_bytes
         for count in (10**6, 2 * 10**6)
     ]
     assert sized[1] - sized[0] >= 4 * 16 * 10**6

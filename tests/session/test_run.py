@@ -110,11 +110,11 @@ def test_each_graph_is_cut_by_metis_once_however_often_it_is_tested_on(
     """Three tasks are six tests; a second run with the same cache finds all cuts."""
     cut: list[str] = []
 
-    def deal(path: Path, edges: Any, count: int, *_: object) -> Any:
-        cut.append(path.name)
-        return np.arange(edges.num_nodes, dtype=np.int32) % count
+    def deal(metis: Any, count: int) -> Any:
+        cut.append(metis.graph.path.name)
+        return np.arange(metis.graph.num_nodes, dtype=np.int32) % count
 
-    monkeypatch.setattr("ecgl_scale.infer.partition._run_metis", deal)
+    monkeypatch.setattr("ecgl_scale.graph.metis.run_metis", deal)
     keys = (FEW_EPOCHS, "infer.partitioner=metis", "infer.partitions=3", "infer.backend=numba")
     for name in ("first", "second"):
         run(config_of(store, tmp_path / "cache", *keys), tmp_path / name)

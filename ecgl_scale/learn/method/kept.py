@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.graph.convolution import Norm, norm_of
 from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Labelled, Targets, target_fields
-from ecgl_scale.learn.message import GraphSegment, Norm
 from ecgl_scale.learn.method.base import Arrays, Context
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
@@ -67,7 +68,7 @@ def scaled(targets: Targets, factor: float) -> Targets:
 
 def training_norm(config: RunConfig) -> Norm:
     """How messages are weighed in training, as at inference: ``sage`` averages whatever ``infer.norm`` says."""
-    return "mean" if config.learn.encoder == "sage" else config.infer.norm
+    return norm_of(config.learn.encoder, config.infer.norm)
 
 
 def old_train_ids(context: Context) -> Ids:

@@ -14,7 +14,7 @@ to 318 and the E-CGL paper's table has 100 to 5,000. task-IL has a node compete 
 
 The task graph is read twice (features and edges, more often where few columns fit) for P X; that stays in memory
 where it fits and else in a file, and is then read block by block, once for 16 encoders. ``real_nodes`` draws so many
-nodes of each class for those instead of all. Memory: ``spread.plan_features``; then P X, the encoders and 48 MiB.
+nodes of each class for those instead of all. Memory: ``plan_one_hop``; then P X, the encoders and 48 MiB.
 Condensing is repeatable and kept in the run's work directory, so a run that goes on does it once.
 """
 
@@ -34,13 +34,13 @@ from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section, Size
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.graph.propagate import one_hop_features, plan_one_hop
 from ecgl_scale.learn.adam import Adam
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.base import ROW_BYTES, Arrays, Context, Method, MethodPlan, TaskSizes
 from ecgl_scale.learn.method.kept import bank_of_state, bank_state, draw_per_class, labelled
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import plan_features, propagate_features
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.tasks.graphs import positions_of
@@ -119,12 +119,9 @@ class Cat(Method):
         real = context.rows(task, task.train_ids, f"real-{task.index}") if config.learn.num_hops else None
         if real is None:  # else the model's input has passed the edges already
             graph, nodes = context.graph(task)
-            real = propagate_features(
-                graph,
-                positions_of(nodes, task.train_ids),
-                context.resources,
-                path=context.work / "rows" / f"propagated-{task.index}.f32",
-            )
+            local = positions_of(nodes, task.train_ids)
+            path = context.work / "rows" / f"propagated-{task.index}.f32"
+            real = RowCache.from_array(one_hop_features(graph, local, context.resources, path=path))
         condenser = Condenser(real, labels, config, device=context.trainer.weights.device)
         context.resources.on_event(StageStarted(STAGE, settings.steps, "encoders"))
         rows = torch.from_numpy(np.array(first.read(0, first.num_rows))).to(context.trainer.weights.device)
@@ -146,7 +143,7 @@ class Cat(Method):
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """Dense rows and 40 bytes a node; P X being made, or held beside encoders and blocks of embeddings."""
         settings, num_features = config.section(CatConfig), sizes.num_features
-        layout = plan_features(sizes.num_nodes, sizes.num_rows, num_features, room_bytes=sizes.room_bytes)
+        layout = plan_one_hop(sizes.num_nodes, sizes.num_rows, num_features, room_bytes=sizes.room_bytes)
         encoders = 4 * ENCODERS_AT_ONCE * sum(a * b + b for a, b in pairwise((num_features, *settings.hidden)))
         working = max(layout.peak_bytes, layout.held_bytes + encoders + 3 * BLOCK_BYTES)
         return replace(

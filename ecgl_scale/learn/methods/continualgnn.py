@@ -30,8 +30,9 @@ from pydantic import Field
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
 from ecgl_scale.errors import UsageError
+from ecgl_scale.graph.autograd import GraphPropagation
+from ecgl_scale.graph.propagate import StreamedPropagation
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.message import GraphPropagation
 from ecgl_scale.learn.method.base import ROW_BYTES, Arrays, Context, Method, MethodPlan, TaskSizes, end_plan
 from ecgl_scale.learn.method.kept import (
     bank_of_state,
@@ -44,7 +45,6 @@ from ecgl_scale.learn.method.kept import (
     weights_state,
 )
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.learn.spread import StreamedPropagation
 from ecgl_scale.learn.train import AnySegment, Penalty
 from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.store.edges.plan import MAX_BLOCK_EDGES

@@ -29,6 +29,7 @@ from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
+from ecgl_scale.graph.propagate import StreamedPropagation
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.base import ROW_BYTES, Context, Method, MethodPlan, TaskSizes
 from ecgl_scale.learn.method.kept import (
@@ -39,7 +40,6 @@ from ecgl_scale.learn.method.kept import (
 )
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import StreamedPropagation
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
 from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.tasks.graphs import positions_of

@@ -25,8 +25,8 @@ from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Labelled, Segment, target_fields
-from ecgl_scale.learn.message import GraphSegment
 from ecgl_scale.learn.method.base import QUIRKS, Arrays, Context, Ids, Method, MethodPlan, TaskSizes
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.tasks.graphs import positions_of

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
-from ecgl_scale.learn.message import GraphSegment
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.method.base import Context, Method, MethodPlan, TaskSizes
 from ecgl_scale.learn.method.kept import weights_of_state, weights_state
 from ecgl_scale.learn.model import SharedWeights

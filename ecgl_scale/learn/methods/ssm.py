@@ -27,9 +27,11 @@ from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
+from ecgl_scale.graph.adjacency import neighbours_of
+from ecgl_scale.graph.autograd import GraphPropagation
 from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Labelled, Targets, target_fields
-from ecgl_scale.learn.message import GraphPropagation, GraphSegment
 from ecgl_scale.learn.method.base import ROW_BYTES, Arrays, Context, Method, MethodPlan, TaskSizes, end_plan
 from ecgl_scale.learn.method.kept import (
     bank_of_state,
@@ -40,7 +42,6 @@ from ecgl_scale.learn.method.kept import (
     scaled,
     training_norm,
 )
-from ecgl_scale.learn.spread import neighbours_of
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore

@@ -25,7 +25,7 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.attention import attention_bytes, attention_gradient
-from ecgl_scale.learn.message import GraphSegment
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.method.anchored import Anchored
 from ecgl_scale.learn.method.base import QUIRKS, Context, MethodPlan, TaskSizes, end_plan
 from ecgl_scale.learn.model import SharedWeights

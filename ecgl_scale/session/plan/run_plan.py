@@ -17,8 +17,8 @@ from pathlib import Path
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
+from ecgl_scale.infer.hops import plan_k_hops
 from ecgl_scale.infer.layerwise import plan_inference
-from ecgl_scale.infer.propagate import plan_propagated
 from ecgl_scale.learn.method.base import MethodPlan
 from ecgl_scale.session.learner import device_of
 from ecgl_scale.session.plan.sizes import RunSizes
@@ -134,7 +134,7 @@ def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
 def _propagation(sizes: RunSizes, task: Task, room_bytes: int, *, seen: bool) -> StagePlan:
     """Features of a task passed along the edges; they are then in a file."""
     found, config = sizes.graph_of(task, seen=seen), sizes.config
-    plan = plan_propagated(
+    plan = plan_k_hops(
         sizes.graph,
         config.learn.num_hops,
         norm=config.infer.norm,

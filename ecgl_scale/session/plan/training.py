@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.graph.autograd import edge_bytes_of
+from ecgl_scale.graph.propagate import plan_one_hop
+from ecgl_scale.learn.graph_blocks import plan_blocks, trains_in_blocks
+from ecgl_scale.learn.graph_segment import held_graph_bytes, plan_propagation
 from ecgl_scale.learn.lanes import LANE_SUM_BYTES
-from ecgl_scale.learn.message import edge_bytes_of, held_graph_bytes, plan_propagation
-from ecgl_scale.learn.message_blocks import plan_blocks, trains_in_blocks
 from ecgl_scale.learn.method.base import MethodPlan, TaskSizes
 from ecgl_scale.learn.rows import plan_rows
-from ecgl_scale.learn.spread import plan_features
 from ecgl_scale.learn.train import plan_training
 from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.tasks.stream import Task
@@ -73,7 +74,7 @@ def plan_all_graphs(sizes: RunSizes, room_bytes: int) -> StagePlan:
         if _in_blocks(sizes, found.num_nodes):
             own = edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges)
             room = room_bytes - held - own
-            own += plan_features(found.num_nodes, found.num_nodes, sizes.widths[0], room_bytes=room).held_bytes
+            own += plan_one_hop(found.num_nodes, found.num_nodes, sizes.widths[0], room_bytes=room).held_bytes
         else:
             own = held_graph_bytes(
                 sizes.graph, sizes.widths, found.num_nodes, found.num_edges, values_a_row=_row_values(sizes)

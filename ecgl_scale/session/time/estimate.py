@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 
 from ecgl_scale.base.memory import SHARE_OF_LIMIT, tightest_limit
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
-from ecgl_scale.learn.message_blocks import trains_in_blocks
+from ecgl_scale.learn.graph_blocks import trains_in_blocks
 from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.session.setup import RunSetup

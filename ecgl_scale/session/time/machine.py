@@ -15,10 +15,11 @@ from ecgl_scale.base.disk_speed import measure_disk
 from ecgl_scale.base.stopwatch import best_seconds
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.infer.speed import measure_messages
 from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.rank.speed import measure_sweeps
-from ecgl_scale.session.learner import device_of, torch_threads
+from ecgl_scale.session.learner import device_of
 from ecgl_scale.units import MIB
 
 DISK_TEST_BYTES = 32 * MIB

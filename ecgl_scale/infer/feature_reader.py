@@ -3,50 +3,63 @@
 Whole float32 rows go straight from the page cache to where they are wanted; everything else (float16, a slice of the
 columns, sparse rows, scaling by row) goes through a block for each reading thread. A row's values do not depend on
 which other rows or columns are read with it.
-Memory: ``StoredFeatures.reader_bytes`` a thread, and what the caller asked for.
+Memory: ``sizes.StoredFeatures.reader_bytes`` a thread, and what the caller asked for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.product import multiply_rows
-from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.base.durable import aligned_bytes, crc32c_of
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.threads import map_bounded
+from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.program import Dense
-from ecgl_scale.infer.settings import Matrix, RowScaling
-from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout
+from ecgl_scale.infer.settings import Matrix
+from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
+from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.units import MIB
 
 PIECE_BYTES = 2 * MIB
 """Rows are scaled, spread and multiplied so many bytes at a time, while they are in cache."""
 
 
-class FeatureRows:
+class FeatureReader:
     """Features of a graph as float32 rows."""
 
-    def __init__(self, graph: GraphStore, scaling: RowScaling | None = None) -> None:
+    def __init__(self, graph: GraphStore, scaling: Scaling | None = None) -> None:
         if graph.features is None:
             raise UsageError("the store has no features to infer from", where=graph.path)
+        self.graph = graph
         self.features: DenseFeatures | SparseFeatures = graph.features
         self.num_rows = self.features.num_rows
         self.width = self.features.num_features
         self.is_sparse = isinstance(self.features, SparseFeatures)
-        self._scaling = scaling if scaling is not None and scaling.kind != "none" else None
+        self.scaling = scaling if scaling is not None and scaling.kind != "none" else None
         self.piece_rows = piece_rows(self.width)
         folder = SPARSE_DIRECTORY if self.is_sparse else DENSE_DIRECTORY
         files = graph.manifest.files.items()
         self.read_bytes = sum(record.size_bytes for name, record in files if name.startswith(f"{folder}/"))
+
+    def identity(self) -> dict[str, Json]:
+        """Tells these rows from others: which store, and as much of a scaling as matters."""
+        scaling = self.scaling
+        moments = [] if scaling is None else [scaling.mean, scaling.deviation]
+        crcs = [None if column is None else crc32c_of(np.ascontiguousarray(column)) for column in moments]
+        return {"store": self.graph.identity, "scaling": None if scaling is None else [scaling.kind, *crcs]}
+
+    def blocks(self) -> list[Block]:
+        """Blocks as stored."""
+        return self.features.blocks()
 
     @property
     def reads_in_place(self) -> bool:
@@ -63,8 +76,8 @@ class FeatureRows:
             if isinstance(features, DenseFeatures) and self.reads_in_place and stop - first == self.width:
                 features.read(block, target)
                 for start, end in _pieces(block.num_rows, self.piece_rows):
-                    if self._scaling is not None:
-                        target[start:end] = self._scaling.apply(target[start:end])
+                    if self.scaling is not None:
+                        target[start:end] = self.scaling.apply(target[start:end])
                     if factors is not None:
                         target[start:end] *= factors[start:end, None]
                 return
@@ -87,9 +100,9 @@ class FeatureRows:
                 rows[start:end] = self._spread(_cut(found, start, end))
         else:
             rows = self.features.rows(ids).astype(np.float32, copy=False)
-            if self._scaling is not None:
+            if self.scaling is not None:
                 for start, end in _pieces(ids.size, self.piece_rows):
-                    rows[start:end] = self._scaling.apply(rows[start:end])
+                    rows[start:end] = self.scaling.apply(rows[start:end])
         if scale is not None:
             rows *= scale[ids, None]
         return rows
@@ -102,8 +115,8 @@ class FeatureRows:
             stored = self.features.read(block)
             for start, end in _pieces(block.num_rows, piece_rows(width)):
                 rows = CsrBlock(stored.indptr[start : end + 1], stored.indices, stored.values)
-                if self._scaling is not None:
-                    rows = _readonly(self._scaling.apply_sparse(_cut(stored, start, end)))
+                if self.scaling is not None:
+                    rows = _readonly(self.scaling.apply_sparse(_cut(stored, start, end)))
                 multiply_rows(rows.indptr, rows.indices, rows.values, weight_t, out[start:end])
         else:
             # Always as many rows: a product's bits may depend on its shape, so the last ones are padded.
@@ -118,7 +131,7 @@ class FeatureRows:
 
     @property
     def _needs_zeros(self) -> bool:
-        return self._scaling is not None and self._scaling.kind == "standard"
+        return self.scaling is not None and not self.scaling.keeps_zeros
 
     def _dense_pieces(self, block: Block) -> Any:
         """(first row within the block, float32 rows with all columns), a piece at a time."""
@@ -130,48 +143,14 @@ class FeatureRows:
         rows = self.features.read(block)
         for start, end in _pieces(block.num_rows, self.piece_rows):
             piece = rows[start:end].astype(np.float32, copy=False)
-            yield start, piece if self._scaling is None else self._scaling.apply(piece)
+            yield start, piece if self.scaling is None else self.scaling.apply(piece)
 
     def _spread(self, rows: CsrBlock) -> Matrix:
-        if self._scaling is None:
+        if self.scaling is None:
             return to_dense(rows, self.width)
         if self._needs_zeros:
-            return self._scaling.apply(to_dense(rows, self.width))
-        return to_dense(self._scaling.apply_sparse(rows), self.width)
-
-
-@dataclass(frozen=True)
-class StoredFeatures:
-    """How features are stored, as far as a plan has to know."""
-
-    num_features: int
-    is_sparse: bool
-    read_bytes: int
-    """All of them."""
-    block_bytes: int
-    """Of a block of dense rows."""
-    is_float32: bool
-
-    @classmethod
-    def of(cls, graph: GraphStore) -> StoredFeatures:
-        """Those of a store."""
-        rows, section = FeatureRows(graph), graph.manifest.features
-        if rows.is_sparse or section is None:
-            return cls(rows.width, rows.is_sparse, rows.read_bytes, 0, rows.reads_in_place)
-        block_bytes = section.rows_per_block * rows.width * np.dtype(section.dtype).itemsize
-        return cls(rows.width, False, rows.read_bytes, block_bytes, rows.reads_in_place)
-
-    @classmethod
-    def made_dense(cls, num_rows: int, num_features: int) -> StoredFeatures:
-        """Those of a task graph whose rows have been standardised, which leaves no zeros."""
-        layout = DenseLayout.plan(num_rows, num_features)
-        block_bytes = 4 * min(layout.rows_per_block, num_rows) * num_features
-        return cls(num_features, False, 4 * num_rows * num_features, block_bytes, True)
-
-    def reader_bytes(self, *, in_place: bool) -> int:
-        """Memory of one reading thread: a stored block where rows are not read in place, and pieces of it."""
-        pieces = 4 * max(PIECE_BYTES, self.num_features * 4)
-        return pieces + (0 if self.is_sparse or (in_place and self.is_float32) else self.block_bytes)
+            return self.scaling.apply(to_dense(rows, self.width))
+        return to_dense(self.scaling.apply_sparse(rows), self.width)
 
 
 def piece_rows(width: int) -> int:
@@ -190,7 +169,7 @@ def _cut(rows: CsrBlock, start: int, end: int) -> CsrBlock:
 
 
 def _readonly(rows: CsrBlock) -> CsrBlock:
-    """As mapped ones are, so that kernels are compiled once."""
+    """Rows are made read-only, as mapped ones are, so that kernels are compiled once."""
     for array in (rows.indptr, rows.indices, rows.values):
         array.setflags(write=False)
     return rows

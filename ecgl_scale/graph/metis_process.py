@@ -1,4 +1,4 @@
-"""METIS in a process of its own: ``python -m ecgl_scale.infer.backends.metis STORE PARTS TARGET.npy``.
+"""METIS in a process of its own: ``python -m ecgl_scale.graph.metis_process STORE PARTS TARGET.npy``.
 
 It may die of memory, of 2^31 edges or of nothing in particular; the caller only sees that it did.
 """

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
-from ecgl_scale.infer.features import FeatureRows
-from ecgl_scale.infer.layerwise import describe_scaling, plan_program, run_program
+from ecgl_scale.graph.convolution import Norm
+from ecgl_scale.infer.feature_reader import FeatureReader
+from ecgl_scale.infer.layerwise import plan_program, run_program
 from ecgl_scale.infer.program import Pass, Program
-from ecgl_scale.infer.settings import Backend, InferSettings, Matrix, Norm, RowScaling
+from ecgl_scale.infer.settings import BackendName, InferSettings, Matrix
+from ecgl_scale.infer.sizes import Sizes
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.scaling import Scaling
 
 
-def propagate_features(
+def k_hop_features(
     graph: GraphStore,
     hops: int,
     resources: Resources,
     *,
     norm: Norm = "sym",
-    scaling: RowScaling | None = None,
-    backend: Backend = "auto",
+    scaling: Scaling | None = None,
+    backend: BackendName = "auto",
     work_directory: Path,
 ) -> Matrix:
     """P^hops X as float32 [N, K], dense whatever the features are; P as in ``infer_logits``.
@@ -36,24 +38,13 @@ def propagate_features(
     """
     if hops < 1:
         raise UsageError(f"features cannot be propagated {hops} times", expected="a whole number from 1 on")
-    started = time.perf_counter()
-    features = FeatureRows(graph, scaling)
+    features = FeatureReader(graph, scaling)
     settings = InferSettings(norm=norm, backend=backend)
-    program = _program(features.width, hops)
-    identity = {
-        "kind": "propagated features",
-        "store": graph.identity,
-        "hops": hops,
-        "norm": norm,
-        "scaling": describe_scaling(scaling),
-    }
-    return run_program(
-        graph, program, features, identity, resources,
-        settings=settings, work_directory=work_directory, started=started,
-    ).logits  # fmt: skip
+    identity = {**features.identity(), "kind": "propagated features", "hops": hops, "norm": norm}
+    return run_program(_program(features.width, hops), features, settings, identity, resources, work_directory).logits
 
 
-def plan_propagated(
+def plan_k_hops(
     graph: GraphStore,
     hops: int,
     *,
@@ -64,15 +55,13 @@ def plan_propagated(
     num_edges: int | None = None,
     made_dense: bool = False,
 ) -> StagePlan:
-    """What ``propagate_features`` would need; of a subgraph that is still to be extracted where sizes are given.
+    """What ``k_hop_features`` would need; of a subgraph that is still to be extracted where sizes are given.
 
     ``made_dense`` as in ``plan_inference``.
     """
-    program, settings = _program(FeatureRows(graph).width, hops), InferSettings(norm=norm)
-    return plan_program(
-        graph, program, settings, room_bytes=room_bytes, threads=threads, num_nodes=num_nodes, num_edges=num_edges,
-        made_dense=made_dense,
-    )  # fmt: skip
+    sizes = Sizes.of(graph, num_nodes=num_nodes, num_edges=num_edges, made_dense=made_dense)
+    program, settings = _program(sizes.features.num_features, hops), InferSettings(norm=norm)
+    return plan_program(sizes, program, settings, room_bytes=room_bytes, threads=threads)
 
 
 def _program(width: int, hops: int) -> Program:

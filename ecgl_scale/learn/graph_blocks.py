@@ -18,11 +18,12 @@ from functools import cached_property
 import torch
 
 from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.graph.autograd import edge_bytes_of
+from ecgl_scale.graph.propagate import plan_one_hop
 from ecgl_scale.learn.feed import block_rows_for
-from ecgl_scale.learn.message import RESERVE_BYTES, GraphSegment, edge_bytes_of
+from ecgl_scale.learn.graph_segment import RESERVE_BYTES, GraphSegment
 from ecgl_scale.learn.model import Columns, SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import plan_features
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB, format_bytes
 
@@ -31,7 +32,7 @@ WHOLE_BELOW_BYTES = 32 * MIB
 In blocks larger ones take no longer, as blocks stay in the cache: 228 ms against 296 at 39 MiB, 549 against 722 at 78.
 """
 SPARSE_WHOLE_BELOW_BYTES = 256 * MIB
-"""The same where features are sparse: in blocks they are made dense by their first messages, which costs far more."""
+"""The limit where features are sparse: in blocks they are made dense by their first messages, which costs far more."""
 
 
 def trains_in_blocks(
@@ -48,10 +49,10 @@ def plan_blocks(
     """What training in blocks takes where there are ``room_bytes``.
 
     ``edges + max(P X being made, P X if held + (8 + 16 classes) N + a block * 4 (features + 2 hidden + classes))``
-    + 32 MiB; edges both ways where they differ. See ``spread.plan_features`` for P X.
+    + 32 MiB; edges both ways where they differ. See ``graph.propagate.plan_one_hop`` for P X.
     """
     edges = edge_bytes_of(graph, num_nodes, num_edges)
-    layout = plan_features(num_nodes, num_nodes, widths[0], room_bytes=room_bytes - edges)
+    layout = plan_one_hop(num_nodes, num_nodes, widths[0], room_bytes=room_bytes - edges)
     rows = min(block_rows_for(widths, None, is_sparse=False), num_nodes)
     block = 4 * rows * (widths[0] + 2 * widths[1] + widths[2])
     training = layout.held_bytes + (8 + 16 * widths[2]) * num_nodes + block
@@ -106,7 +107,7 @@ class BlockedGraphSegment(GraphSegment):
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
-        """As every graph's; block by block too where no gradient is asked for."""
+        """Outputs of the labelled nodes, computed block by block where no gradient is asked for."""
         if torch.is_grad_enabled() or dropout:
             return super().outputs(weights, columns, dropout=dropout, generator=generator)
         size = block_rows_for(weights.widths, None, is_sparse=False)

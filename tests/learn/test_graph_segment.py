@@ -1,4 +1,4 @@
-"""Messages have the formulas' values and gradients; training as a graph is DGL's GraphConv training."""
+"""Training as a graph has the formulas' gradients and is DGL's GraphConv training."""
 
 from __future__ import annotations
 
@@ -11,27 +11,20 @@ from scipy.sparse import csr_matrix
 from torch.nn.functional import cross_entropy
 
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
-from ecgl_scale.errors import DoesNotFitError, UsageError
+from ecgl_scale.errors import UsageError
+from ecgl_scale.graph.autograd import GraphPropagation
+from ecgl_scale.learn.graph_segment import GraphSegment, plan_propagation
 from ecgl_scale.learn.loss import Labelled, LossSettings, make_segments, make_targets
-from ecgl_scale.learn.message import GraphPropagation, GraphSegment, plan_propagation
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import Trainer
-from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
-from ecgl_scale.units import MIB
+from tests.graph.matrices import GRAPHS, NORMS, NUM_NODES, dense_matrix, stored_graph
 from tests.resources import at
 from tests.store.graphs import random_edges
 
-NUM_NODES, NUM_FEATURES, NUM_CLASSES = 300, 12, 5
-NORMS = ["sym", "sum", "mean"]
-GRAPHS = {
-    "directed": BuildOptions(),
-    "symmetric": BuildOptions(symmetrise=True),
-    "with loops": BuildOptions(self_loops="add"),
-    "repeated edges": BuildOptions(keep_duplicates=True, self_loops="keep"),
-}
+NUM_FEATURES, NUM_CLASSES = 12, 5
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,83 +43,12 @@ def x():
 
 @pytest.fixture(scope="module", params=GRAPHS)
 def graph(tmp_path_factory, request, x):
-    """The last nodes have no edge at all."""
-    edges = random_edges(NUM_NODES - 20, 1500, seed=3)
-    path = tmp_path_factory.mktemp("graph") / "store"
-    return GraphStore.from_edge_index(edges, x=x, path=path, num_nodes=NUM_NODES, options=GRAPHS[request.param])
+    return stored_graph(tmp_path_factory.mktemp("graph") / "store", x, request.param)
 
 
 @pytest.fixture(scope="module")
 def directed(tmp_path_factory, x):
-    edges = random_edges(NUM_NODES - 20, 1500, seed=3)
-    path = tmp_path_factory.mktemp("directed") / "store"
-    return GraphStore.from_edge_index(edges, x=x, path=path, num_nodes=NUM_NODES, options=BuildOptions())
-
-
-def dense_matrix(graph, norm):
-    """P as the formula says, in float64."""
-    source, target = graph.to_edge_index()
-    a = np.zeros((graph.num_nodes, graph.num_nodes))
-    np.add.at(a, (target, source), 1.0)
-    np.fill_diagonal(a, 1.0)
-    in_degrees, out_degrees = a.sum(1), a.sum(0)
-    if norm == "sum":
-        return torch.from_numpy(a)
-    if norm == "mean":
-        return torch.from_numpy(a / in_degrees[:, None])
-    return torch.from_numpy(a / np.sqrt(in_degrees)[:, None] / np.sqrt(out_degrees)[None])
-
-
-# --- P and its gradient
-
-
-@pytest.mark.parametrize("backend", ["numba", "torch"])
-@pytest.mark.parametrize("norm", NORMS)
-def test_messages_and_their_gradient_are_the_matrixs(graph, norm, backend, x):
-    propagation = GraphPropagation(graph, at(), norm, backend=backend)
-    matrix = dense_matrix(graph, norm)
-    given = torch.from_numpy(x).requires_grad_()
-    sent = propagation(given)
-    torch.testing.assert_close(sent.double(), matrix @ torch.from_numpy(x).double(), rtol=1e-5, atol=1e-5)
-    weights = torch.randn(sent.shape, generator=torch.Generator().manual_seed(1))
-    sent.backward(weights)
-    torch.testing.assert_close(given.grad.double(), matrix.T @ weights.double(), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_torchs_own_check_of_gradients_passes(tmp_path, norm):
-    small = GraphStore.from_edge_index(random_edges(8, 20), path=tmp_path / "store", num_nodes=9)
-    propagation = GraphPropagation(small, at(), norm)
-    given = torch.rand(9, 3, dtype=torch.float64, requires_grad=True)
-    # The kernel adds in float32; it is linear, so a large step loses nothing.
-    assert torch.autograd.gradcheck(propagation, given, eps=0.5, atol=1e-4, rtol=1e-4, nondet_tol=0)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_any_number_of_threads_gives_the_same_bits(graph, norm, x):
-    def bits(threads):
-        given = torch.from_numpy(x).requires_grad_()
-        sent = GraphPropagation(graph, at(threads=threads), norm)(given)
-        sent.square().sum().backward()
-        return sent.detach().numpy().tobytes(), given.grad.numpy().tobytes()
-
-    assert bits(1) == bits(2) == bits(5)
-
-
-def test_a_symmetric_graph_is_held_once(tmp_path):
-    edges = random_edges(100, 400)
-    for symmetrise in (True, False):
-        graph = GraphStore.from_edge_index(
-            edges, path=tmp_path / str(symmetrise), num_nodes=100, options=BuildOptions(symmetrise=symmetrise)
-        )
-        propagation = GraphPropagation(graph, at(), "sym")
-        assert (propagation._into is propagation._out_of) == symmetrise
-
-
-def test_a_node_alone_keeps_its_row_under_every_norm(directed, x):
-    for norm in NORMS:
-        sent = GraphPropagation(directed, at(), norm)(torch.from_numpy(x))
-        np.testing.assert_allclose(sent[-20:].numpy(), x[-20:], rtol=1e-6)
+    return stored_graph(tmp_path_factory.mktemp("directed") / "store", x, "directed")
 
 
 # --- training
@@ -174,7 +96,7 @@ def test_the_gradient_is_that_of_the_formulas(graph, norm, bias_place, hidden, x
     trainer = Trainer(SharedWeights.create(NUM_FEATURES, [hidden], NUM_CLASSES))
     for _ in range(2):  # the second time with what the first has kept
         loss = trainer.gradient([segment])
-    matrix = dense_matrix(graph, norm)
+    matrix = torch.from_numpy(dense_matrix(graph, norm))
     layers = [
         (w.detach().double().requires_grad_(), b.detach().double().requires_grad_()) for w, b in trainer.weights.layers
     ]
@@ -298,31 +220,10 @@ def test_the_graph_and_an_epoch_on_it_stay_within_the_plan(tmp_path):
     assert sampler.peak_bytes - before <= 1.1 * plan.host_bytes
 
 
-def test_a_graph_that_does_not_fit_is_refused_before_it_is_read(directed):
-    with pytest.raises(DoesNotFitError, match="task graph"):
-        GraphPropagation(directed, at(memory=1 * MIB))
-
-
 def test_senseless_input_is_refused(directed, x):
-    with pytest.raises(UsageError, match="'max'"):
-        GraphPropagation(directed, at(), "max")
-    with pytest.raises(UsageError, match="shape"):
-        GraphPropagation(directed, at())(torch.ones(3, 3))
     with pytest.raises(UsageError, match="labelled"):
         graph_segment(directed, x, "sym", np.arange(7), labels_of(8, NUM_CLASSES))
     segment = graph_segment(directed, x, "sym", np.arange(8), labels_of(8, NUM_CLASSES))
     trainer = Trainer(SharedWeights.create(NUM_FEATURES, [4], NUM_CLASSES), batching="minibatch")
     with pytest.raises(UsageError, match="mini-batches"):
         trainer.run_epoch([segment], task_index=0, epoch=0)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_a_small_graph_in_memory_sends_the_same_messages(directed, x, norm):
-    rows = [directed.edges.in_neighbours(node) for node in range(NUM_NODES)]
-    rows = [np.asarray(sources)[sources != node] for node, sources in enumerate(rows)]
-    indptr = np.concatenate([[0], np.cumsum([sources.size for sources in rows])])
-    small = GraphPropagation.from_csr(indptr, np.concatenate(rows), norm)
-    stored = GraphPropagation(directed, at(), norm)
-    values = torch.from_numpy(x)
-    assert torch.equal(small(values), stored(values))
-    assert torch.equal(small.send(values, backwards=True), stored.send(values, backwards=True))

@@ -10,25 +10,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from queue import SimpleQueue
 
 import numpy as np
 
 from ecgl_scale.base.durable import aligned_bytes
-from ecgl_scale.infer.edges import Scale
-from ecgl_scale.infer.partition import CHUNK_ROWS, Partition
+from ecgl_scale.graph.adjacency import Scale
+from ecgl_scale.graph.partition import CHUNK_ROWS, Where
 from ecgl_scale.infer.program import Dense, Pass
 from ecgl_scale.infer.settings import Matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Where the finished rows of a block go."""
+
+    matrix: Matrix
+    """It has a row for every node, or for every row of the block."""
+    where: Where
+    """The block's rows in it."""
+    scale: Scale
+    """What each row of the block is multiplied by on the way, as the next aggregation wants it; None for ones."""
+
+    @property
+    def rows(self) -> Matrix:
+        """The block's rows themselves, where they are a run."""
+        return self.matrix[self.where]
+
+    def write(self, start: int, stop: int, rows: Matrix) -> None:
+        """Put the block's rows ``start`` up to ``stop`` in their places; columns beyond theirs stay zero."""
+        where = self.where
+        places = slice(where.start + start, where.start + stop) if isinstance(where, slice) else where[start:stop]
+        scaled = rows if self.scale is None else rows * self.scale[start:stop, None]
+        self.matrix[places, : rows.shape[1]] = scaled
 
 
 class ChunkBuffers:
     """Buffers of one thread for one pass, over sources that may have a few more columns than count."""
 
-    def __init__(self, one: Pass, source_width: int) -> None:
-        self._pass = one
-        self.first = make_chunk(source_width)
-        self._rest = [make_chunk(step.weight_t.shape[1]) if step.weight_t is not None else None for step in one.dense]
+    def __init__(self, layer_pass: Pass, source_width: int) -> None:
+        self._pass = layer_pass
+        self.first = _make_chunk(source_width)
+        weights = [step.weight_t for step in layer_pass.dense]
+        self._rest = [None if weight_t is None else _make_chunk(weight_t.shape[1]) for weight_t in weights]
 
     def finish(self, rows: slice, sums: Matrix | None) -> Matrix:
         """Apply the dense steps to the aggregated ``rows`` of ``first``; returns as many rows."""
@@ -36,16 +62,16 @@ class ChunkBuffers:
         for step, buffer in zip(self._pass.dense, self._rest, strict=True):
             if step.weight_t is not None and buffer is not None:
                 found = np.matmul(found, step.weight_t, out=buffer)
-            apply_rest(step, found[rows], sums)
+            _apply_rest(step, found[rows], sums)
         return found[rows]
 
 
-def make_chunk(width: int) -> Matrix:
+def _make_chunk(width: int) -> Matrix:
     """A chunk of zeros, page-aligned: some libraries sum in an order that depends on addresses."""
     return aligned_bytes(CHUNK_ROWS * width * 4).view(np.float32).reshape(CHUNK_ROWS, width)
 
 
-def apply_rest(step: Dense, rows: Matrix, sums: Matrix | None) -> None:
+def _apply_rest(step: Dense, rows: Matrix, sums: Matrix | None) -> None:
     """Bias and relu, in place."""
     if step.bias is not None:
         rows += sums[:, None] * step.bias if step.bias_times_sums and sums is not None else step.bias
@@ -53,38 +79,26 @@ def apply_rest(step: Dense, rows: Matrix, sums: Matrix | None) -> None:
         np.maximum(rows, 0.0, out=rows)
 
 
-def cut_chunks(partition: Partition) -> list[tuple[int, int]]:
-    """Positions in the partition, cut where the number of the row is a multiple of ``CHUNK_ROWS``."""
-    first = 0 if partition.ids is not None else partition.first
-    stop = first + partition.num_rows
-    cuts = [first, *range(first // CHUNK_ROWS * CHUNK_ROWS + CHUNK_ROWS, stop, CHUNK_ROWS), stop]
-    return [(a - first, b - first) for a, b in pairwise(cuts)]
+def cut_chunks(first_row: int, num_rows: int) -> list[tuple[int, int]]:
+    """Positions among ``num_rows`` rows, cut where the number of the row is a multiple of ``CHUNK_ROWS``."""
+    stop = first_row + num_rows
+    cuts = [first_row, *range(first_row // CHUNK_ROWS * CHUNK_ROWS + CHUNK_ROWS, stop, CHUNK_ROWS), stop]
+    return [(a - first_row, b - first_row) for a, b in pairwise(cuts)]
 
 
-def places_of(partition: Partition, start: int, stop: int) -> slice:
-    """Where positions ``start`` up to ``stop`` of a partition, all of one chunk, are put in the chunk's buffers."""
-    first = 0 if partition.ids is not None else (partition.first + start) % CHUNK_ROWS
+def places_of(first_row: int, start: int, stop: int) -> slice:
+    """Where positions ``start`` up to ``stop``, all of one chunk, are put in the chunk's buffers."""
+    first = (first_row + start) % CHUNK_ROWS
     return slice(first, first + stop - start)
-
-
-def write_rows(partition: Partition, start: int, stop: int, rows: Matrix, next_scale: Scale, out: Matrix) -> None:
-    """Put finished rows, times the scale for the next pass, in their places."""
-    where = (
-        slice(partition.first + start, partition.first + stop) if partition.ids is None else partition.ids[start:stop]
-    )
-    if next_scale is None:
-        out[where, : rows.shape[1]] = rows
-    else:
-        out[where, : rows.shape[1]] = rows * next_scale[where, None]
 
 
 class BufferPool:
     """Hands every thread buffers that nobody else uses meanwhile."""
 
-    def __init__(self, one: Pass, source_width: int, threads: int) -> None:
+    def __init__(self, layer_pass: Pass, source_width: int, threads: int) -> None:
         self._free: SimpleQueue[ChunkBuffers] = SimpleQueue()
         for _ in range(threads):
-            self._free.put(ChunkBuffers(one, source_width))
+            self._free.put(ChunkBuffers(layer_pass, source_width))
 
     @contextmanager
     def buffers(self) -> Iterator[ChunkBuffers]:

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
-from ecgl_scale.learn import message_blocks
+from ecgl_scale.graph.autograd import GraphPropagation
+from ecgl_scale.graph.propagate import one_hop_features
+from ecgl_scale.learn import graph_blocks
+from ecgl_scale.learn.graph_blocks import BlockedGraphSegment, plan_blocks, trains_in_blocks
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Targets, target_fields
-from ecgl_scale.learn.message import GraphPropagation, GraphSegment
-from ecgl_scale.learn.message_blocks import BlockedGraphSegment, plan_blocks, trains_in_blocks
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import propagate_features
 from ecgl_scale.learn.train import Trainer
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
@@ -54,7 +55,7 @@ def make_segments(graph: GraphStore, path: Path, columns: list[int], **fields: A
         "local": local,
         **target_fields(targets),
     }
-    sent = propagate_features(graph, np.arange(graph.num_nodes), at(), norm=norm, path=path)
+    sent = RowCache.from_array(one_hop_features(graph, np.arange(graph.num_nodes), at(), norm=norm, path=path))
     return [GraphSegment(**common, **fields), BlockedGraphSegment(sent=sent, **common, **fields)]
 
 
@@ -108,7 +109,7 @@ def test_outputs_are_the_same_with_and_without_a_gradient(graph: GraphStore, tmp
 
 
 def test_small_graphs_and_other_networks_are_trained_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_blocks, "WHOLE_BELOW_BYTES", 4 * 100 * 16)
+    monkeypatch.setattr(graph_blocks, "WHOLE_BELOW_BYTES", 4 * 100 * 16)
     plain: dict[str, Any] = {"encoder": "gcn", "dropout": 0.0, "device": "cpu", "is_sparse": False}
     assert trains_in_blocks(101, (8, 16, 3), **plain)
     assert not trains_in_blocks(100, (8, 16, 3), **plain)
