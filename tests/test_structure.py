@@ -157,7 +157,6 @@ RIDDLE = re.compile(r"(Of|The same)\b")
 FEWEST_WORDS = 3
 NOT_YET_CLEAN = (
     "ecgl_scale/cli/rank.py",
-    "ecgl_scale/learn/attention.py",
     "ecgl_scale/learn/method/",
     "ecgl_scale/learn/methods/",
     "ecgl_scale/learn/train.py",
