@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import aligned_bytes, crc32c_of, fsync_directory, storage_errors
+from ecgl_scale.base.buffers import aligned_bytes
+from ecgl_scale.base.durable import crc32c_of, fsync_directory, storage_errors
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import CorruptStoreError, EcglError
 

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.base.buffers import aligned_bytes
 from ecgl_scale.infer.edges import Scale
 from ecgl_scale.infer.partition import CHUNK_ROWS, Partition
 from ecgl_scale.infer.program import Dense, Pass

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from ecgl_kernels.checksum import checksum_rows, checksum_tiles
 from ecgl_kernels.csr import find_bad_row
 from ecgl_kernels.tiles import count_tiles, find_bad_tile
-from ecgl_scale.base.durable import SECTOR_BYTES, ReusableBytes, crc32c_of, open_direct, round_up, storage_errors
+from ecgl_scale.base.buffers import ReusableBytes
+from ecgl_scale.base.direct import SECTOR_BYTES, open_direct, round_up
+from ecgl_scale.base.durable import crc32c_of, storage_errors
 from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.resources import Resources

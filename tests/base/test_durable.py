@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 
 from ecgl_scale.base import durable
+from ecgl_scale.base.buffers import ReusableBytes, aligned_bytes
+from ecgl_scale.base.direct import SECTOR_BYTES, round_up
 from ecgl_scale.base.durable import (
-    SECTOR_BYTES,
     WRITE_BUFFER_BYTES,
     DurableWriter,
-    ReusableBytes,
     WrittenFile,
-    aligned_bytes,
     crc32c_of,
     free_bytes,
-    round_up,
     storage_errors,
     write_atomically,
 )

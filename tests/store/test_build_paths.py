@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ecgl_scale.base.durable import ReusableBytes
+from ecgl_scale.base.buffers import ReusableBytes
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.store.build import MemoryShares, build_store
 from ecgl_scale.store.edges import sort as edge_sort

@@ -13,7 +13,7 @@ from threading import local
 import numpy as np
 
 from ecgl_kernels.partition import DROP_LOOPS, SYMMETRISE, count_edges, scatter_edges
-from ecgl_scale.base.durable import ReusableBytes
+from ecgl_scale.base.buffers import ReusableBytes
 from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.errors import InvalidInputError

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.partition import count_keys, scatter_keys
 from ecgl_kernels.radix import sort_parts
-from ecgl_scale.base.durable import SECTOR_BYTES, ReusableBytes, round_up
+from ecgl_scale.base.buffers import ReusableBytes
+from ecgl_scale.base.direct import SECTOR_BYTES, round_up
 from ecgl_scale.store.edges.spill import KEY_BYTES, Keys, KeySpill, key_array
 
 PART_KEYS_BITS = 12

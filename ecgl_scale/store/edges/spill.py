@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import SECTOR_BYTES, ReusableBytes, open_direct, round_up, storage_errors, write_all
+from ecgl_scale.base.buffers import ReusableBytes
+from ecgl_scale.base.direct import SECTOR_BYTES, open_direct, round_up, write_all
+from ecgl_scale.base.durable import storage_errors
 
 KEY_BYTES = 8
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.csr import emit_rows
-from ecgl_scale.base.durable import ReusableBytes, WrittenFile
+from ecgl_scale.base.buffers import ReusableBytes
+from ecgl_scale.base.durable import WrittenFile
 from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.rows import Bits, join_crc32c, scatter_rows, shift_crc32c
-from ecgl_scale.base.durable import WrittenFile, aligned_bytes, crc32c_of
+from ecgl_scale.base.buffers import aligned_bytes
+from ecgl_scale.base.durable import WrittenFile, crc32c_of
 from ecgl_scale.engine.block import Block, stream_blocks
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt, expected_file, open_expected, read_exactly
