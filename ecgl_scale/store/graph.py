@@ -17,9 +17,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
-from ecgl_scale.store.features.dense import DenseFeatures
-from ecgl_scale.store.features.files import open_features
-from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.features.files import AnyFeatures, open_features
 from ecgl_scale.store.format import NODES_NAME, Manifest
 from ecgl_scale.store.nodes import NodeColumns
 from ecgl_scale.store.sources.arrays import array_source
@@ -41,7 +39,7 @@ class GraphStore:
         self.manifest = manifest
         self.edges = EdgeStore(path, manifest)
         self.tiles = TileStore(path, manifest)
-        self.features: DenseFeatures | SparseFeatures | None = open_features(path, manifest)
+        self.features: AnyFeatures | None = open_features(path, manifest)
         self.nodes: NodeColumns | None = None
         if manifest.columns:
             self.nodes = NodeColumns(path / NODES_NAME, manifest.files[NODES_NAME].written, manifest.columns)
@@ -148,7 +146,7 @@ class GraphStore:
         """Classes of the labels; None without labels."""
         return self.manifest.num_classes
 
-    def require_features(self) -> DenseFeatures | SparseFeatures:
+    def require_features(self) -> AnyFeatures:
         """The features, or an error that says there are none."""
         if self.features is None:
             raise UsageError("the store has no features", where=self.path, fix="ingest it again with its features")

@@ -43,6 +43,29 @@ class CsrBlock:
     indices: IntArray
     values: AnyArray
 
+    @classmethod
+    def of_dense(cls, rows: AnyArray) -> CsrBlock:
+        """The values that are not zero."""
+        where, columns = np.nonzero(rows)
+        indptr = np.searchsorted(where, np.arange(len(rows) + 1)).astype(np.int64, copy=False)
+        return cls(indptr, columns, rows[where, columns])
+
+    @property
+    def num_rows(self) -> int:
+        """Rows, empty ones too."""
+        return self.indptr.size - 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the three arrays."""
+        return self.indptr.nbytes + self.indices.nbytes + self.values.nbytes
+
+    def cut(self, start: int, stop: int) -> CsrBlock:
+        """Rows ``start`` up to ``stop``: a copy of their offsets, views of the rest."""
+        offsets = self.indptr[start : stop + 1]
+        part = slice(offsets[0], offsets[-1])
+        return CsrBlock(offsets - offsets[0], self.indices[part], self.values[part])
+
 
 @dataclass(frozen=True)
 class DenseSource:

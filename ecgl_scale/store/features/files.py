@@ -14,9 +14,13 @@ from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.store.features.choose import as_dense, as_sparse, choose_kind
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.dense_write import DenseDtype, DenseLayout, write_dense
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.features.sparse import SparseFeatures, SparseLayout, write_sparse
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY, FeatureSection, Manifest
 from ecgl_scale.store.source import DenseSource, SparseSource
+
+AnyFeatures = DenseFeatures | SparseFeatures
+"""Either, for those who tell them apart by ``kind``; others take a ``FeatureStore``."""
 
 
 def write_features(
@@ -47,7 +51,7 @@ def write_features(
     return section, _below(SPARSE_DIRECTORY, files)
 
 
-def open_features(store: Path, manifest: Manifest) -> DenseFeatures | SparseFeatures | None:
+def open_features(store: Path, manifest: Manifest) -> AnyFeatures | None:
     """The features of an open store; None where it has none."""
     section = manifest.features
     if section is None:
@@ -62,18 +66,14 @@ def open_features(store: Path, manifest: Manifest) -> DenseFeatures | SparseFeat
         )
         return DenseFeatures.open(store / DENSE_DIRECTORY, dense, _inside(DENSE_DIRECTORY, manifest))
     if section.kind == "sparse":
-        sparse = SparseLayout(manifest.num_nodes, section.num_features, section.rows_per_block)
+        sparse = SparseLayout(manifest.num_nodes, section.num_features, section.rows_per_block, section.num_values)
         return SparseFeatures.open(store / SPARSE_DIRECTORY, sparse, _inside(SPARSE_DIRECTORY, manifest))
     raise CorruptStoreError(f"the manifest names an unknown kind of features: {section.kind!r}", where=store)
 
 
-def dense_matrix(features: DenseFeatures | SparseFeatures) -> NDArray[Any]:
-    """All features as one array. Memory: the whole matrix."""
-    parts = []
-    for block in features.blocks():
-        rows = features.read(block) if isinstance(features, DenseFeatures) else features.read_dense(block)
-        parts.append(np.array(rows))
-    return np.concatenate(parts)
+def dense_matrix(features: FeatureStore) -> NDArray[Any]:
+    """All features as one array. Memory: the whole matrix, twice."""
+    return np.concatenate([features.read_dense(block) for block in features.blocks()])
 
 
 def _below(directory: str, files: Mapping[str, WrittenFile]) -> dict[str, WrittenFile]:
