@@ -33,7 +33,7 @@ from ecgl_scale.store.edges.write import BlockResult, largest_block_bytes, write
 from ecgl_scale.store.features.files import write_features
 from ecgl_scale.store.format import MANIFEST_NAME, NODES_NAME, EdgeSection, FeatureSection, Manifest, record_files
 from ecgl_scale.store.nodes import WrittenColumns, write_columns
-from ecgl_scale.store.source import DenseSource, GraphSource, SparseSource
+from ecgl_scale.store.source import GraphSource
 from ecgl_scale.units import MIB, format_bytes
 
 RESERVE_BYTES = 40 * MIB
@@ -234,10 +234,7 @@ def _require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, whe
     """Refuse before the first byte if the disk is short of store and scratch together."""
     scratch = max(0, keys_hint * KEY_BYTES - shares.kept_bytes)
     store = 8 * keys_hint + 8 * source.num_nodes
-    if isinstance(source.features, DenseSource):
-        store += source.num_nodes * source.features.num_features * 4
-    elif isinstance(source.features, SparseSource):
-        store += source.features.num_values * 8 + source.num_nodes * 16
+    store += 0 if source.features is None else source.features.stored_bytes(source.num_nodes)
     store += sum(column.dtype.itemsize for column in source.columns) * source.num_nodes
     needed, free = scratch + store + DISK_MARGIN_BYTES, free_bytes(where)
     if needed > free:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,22 +71,34 @@ class CsrBlock:
 class DenseSource:
     """Rows of numbers, streamed."""
 
+    kind: ClassVar[Literal["dense"]] = "dense"
     num_features: int
     dtype: np.dtype[Any]
     origin: str
     blocks: Callable[[int], Iterator[AnyArray]]
     """``blocks(max_rows)`` yields ``[<= max_rows, num_features]`` arrays, in row order."""
 
+    def stored_bytes(self, num_rows: int) -> int:
+        """About what a store of them takes."""
+        return 4 * num_rows * self.num_features
+
 
 @dataclass(frozen=True)
 class SparseSource:
     """Rows of a sparse matrix, streamed."""
 
+    kind: ClassVar[Literal["sparse"]] = "sparse"
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
+    """Of its rows with their zeros, as they are stored."""
     num_features: int
     num_values: int
     origin: str
     blocks: Callable[[int], Iterator[CsrBlock]]
     """``blocks(max_rows)`` yields consecutive rows, at most that many at a time."""
+
+    def stored_bytes(self, num_rows: int) -> int:
+        """About what a store of them takes."""
+        return 8 * self.num_values + 16 * num_rows
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from ecgl_kernels.induced import keep_edges
 from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.features.dense import DenseFeatures
-from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL, NodeColumns
 from ecgl_scale.store.source import (
@@ -118,54 +117,28 @@ class Subset:
         features, origin = self.graph.features, str(self.graph.path)
         if features is None:
             return None
-        if isinstance(features, SparseFeatures):
-            if self.scaling.keeps_zeros:
-                blocks = partial(self._sparse_blocks, features)
-                return SparseSource(features.num_features, self._count_values(features), origin, blocks)
-            return DenseSource(
-                features.num_features, np.dtype(np.float32), origin, partial(self._dense_blocks, features)
-            )
+        if features.is_sparse and self.scaling.keeps_zeros:
+            num_values = features.count_values(self.ids)
+            return SparseSource(features.num_features, num_values, origin, partial(self._sparse_blocks, features))
         dtype = features.dtype if self.scaling.kind == "none" else np.dtype(np.float32)
         return DenseSource(features.num_features, dtype, origin, partial(self._dense_blocks, features))
 
-    def _dense_blocks(self, features: DenseFeatures | SparseFeatures, max_rows: int) -> Iterator[AnyArray]:
+    def _dense_blocks(self, features: FeatureStore, max_rows: int) -> Iterator[AnyArray]:
         for start in range(0, self.ids.size, max_rows):
-            ids = self.ids[start : start + max_rows]
-            if isinstance(features, SparseFeatures):
-                yield self.scaling.apply(to_dense(features.rows(ids), features.num_features))
-            else:
-                rows = features.rows(ids, threads=self.threads)
-                yield rows if self.scaling.kind == "none" else self.scaling.apply(rows)
+            rows = features.rows_dense(self.ids[start : start + max_rows], threads=self.threads)
+            yield rows if self.scaling.kind == "none" else self.scaling.apply(rows)
 
-    def _sparse_blocks(self, features: SparseFeatures, max_rows: int) -> Iterator[CsrBlock]:
+    def _sparse_blocks(self, features: FeatureStore, max_rows: int) -> Iterator[CsrBlock]:
         for start in range(0, self.ids.size, max_rows):
-            yield self.scaling.apply_sparse(features.rows(self.ids[start : start + max_rows]))
-
-    def _count_values(self, features: SparseFeatures) -> int:
-        total = 0
-        for block, ids in self._split_ids(features.blocks()):
-            offsets, rows = features.read(block).indptr, ids - block.start
-            total += int((offsets[rows + 1] - offsets[rows]).sum())
-        return total
-
-    def _split_ids(self, blocks: list[Block]) -> Iterator[tuple[Block, Ids]]:
-        """Blocks that hold a chosen node, with those."""
-        cuts = np.searchsorted(self.ids, [*(block.start for block in blocks), self.graph.num_nodes])
-        for block in blocks:
-            if cuts[block.index] < cuts[block.index + 1]:
-                yield block, self.ids[cuts[block.index] : cuts[block.index + 1]]
+            yield self.scaling.apply_sparse(features.rows_csr(self.ids[start : start + max_rows]))
 
     def feature_bytes(self) -> tuple[int, int]:
         """About how many bytes of features are read and written."""
-        section, features = self.graph.manifest.features, self.graph.features
-        if section is None or features is None:
+        features = self.graph.features
+        if features is None:
             return 0, 0
-        dense_bytes = 4 * self.ids.size * features.num_features
-        if isinstance(features, DenseFeatures):
-            starts = np.arange(0, features.num_rows + features.layout.rows_per_chunk, features.layout.rows_per_chunk)
-            num_chunks = int(np.count_nonzero(np.diff(np.searchsorted(self.ids, starts))))
-            written = dense_bytes if self.scaling.kind != "none" else dense_bytes * features.dtype.itemsize // 4
-            return num_chunks * features.layout.chunk_bytes, written
-        row_bytes = 16 + 8 * section.num_values // self.graph.num_nodes
-        read = sum(block.num_rows for block, _ in self._split_ids(features.blocks())) * row_bytes
-        return read, self.ids.size * row_bytes if self.scaling.keeps_zeros else dense_bytes
+        starts = np.arange(0, features.num_rows + features.rows_per_read, features.rows_per_read)
+        num_reads = int(np.count_nonzero(np.diff(np.searchsorted(self.ids, starts))))
+        stays = self.scaling.kind == "none" or (features.is_sparse and self.scaling.keeps_zeros)
+        row_bytes = features.row_bytes if stays else 4 * features.num_features
+        return num_reads * features.rows_per_read * features.row_bytes, self.ids.size * row_bytes

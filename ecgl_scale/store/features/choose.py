@@ -30,7 +30,7 @@ def choose_kind(
         return requested
     if requested != "auto":
         raise UsageError(f"no such kind of features: {requested}", expected="auto, dense or sparse")
-    if isinstance(source, SparseSource):
+    if source.kind == "sparse":
         density = source.num_values / max(num_rows * source.num_features, 1)
     else:
         first = next(iter(source.blocks(min(_rows_at_once(source), SAMPLE_ROWS))), np.empty((0, 0)))
@@ -39,8 +39,7 @@ def choose_kind(
 
 
 def _rows_at_once(source: DenseSource | SparseSource) -> int:
-    item_bytes = source.dtype.itemsize if isinstance(source, DenseSource) else 4
-    return max(PIECE_BYTES // max(source.num_features * item_bytes, 1), 1)
+    return max(PIECE_BYTES // max(source.num_features * source.dtype.itemsize, 1), 1)
 
 
 def as_dense(source: SparseSource) -> DenseSource:

@@ -87,6 +87,11 @@ class DenseFeatures(FeatureStore):
         return self.layout.chunk_bytes // self.layout.rows_per_chunk
 
     @property
+    def rows_per_read(self) -> int:
+        """Rows of a chunk."""
+        return self.layout.rows_per_chunk
+
+    @property
     def block_bytes(self) -> int:
         """Memory of one whole block."""
         return self.layout.block_bytes

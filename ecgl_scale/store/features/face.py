@@ -53,6 +53,11 @@ class FeatureStore(ABC):
 
     @property
     @abstractmethod
+    def rows_per_read(self) -> int:
+        """Rows that are read together where one of them is wanted: a chunk, or a block."""
+
+    @property
+    @abstractmethod
     def block_bytes(self) -> int:
         """Memory of ours that a block takes as it is stored: 0 where it is mapped."""
 

@@ -35,14 +35,14 @@ def write_features(
     """Write the features below ``store``, as asked or by their density. Memory: a few chunks, or one sparse block."""
     kind = choose_kind(source, cast("Literal['auto', 'dense', 'sparse']", requested), num_rows=num_rows)
     if kind == "dense":
-        dense = source if isinstance(source, DenseSource) else as_dense(source)
+        dense = source if source.kind == "dense" else as_dense(source)
         layout = DenseLayout.plan(num_rows, dense.num_features, cast("DenseDtype", dtype))
         files = write_dense(dense, layout, store / DENSE_DIRECTORY, on_rows=on_rows)
         section = FeatureSection(
             kind, dense.num_features, dtype, layout.rows_per_block, layout.rows_per_chunk, num_rows * dense.num_features
         )
         return section, _below(DENSE_DIRECTORY, files)
-    sparse = source if isinstance(source, SparseSource) else as_sparse(source)
+    sparse = source if source.kind == "sparse" else as_sparse(source)
     plan = SparseLayout.plan(num_rows, sparse.num_features, sparse.num_values)
     files = write_sparse(sparse, plan, store / SPARSE_DIRECTORY, on_rows=on_rows)
     section = FeatureSection(

@@ -223,6 +223,11 @@ class SparseFeatures(FeatureStore):
         return _ROW_BYTES + _VALUE_BYTES * self.num_values // self.num_rows
 
     @property
+    def rows_per_read(self) -> int:
+        """Rows of a block."""
+        return self.layout.rows_per_block
+
+    @property
     def block_bytes(self) -> int:
         """Nothing: pages of the file are the kernel's."""
         return 0
