@@ -1,9 +1,9 @@
 """Files that are either whole or not there.
 
-Small files go through a temporary name, fsync and rename. Large files are written once, from start to end, into a
-staging directory beside the target, past the page cache where the file system allows it (O_DIRECT: on a build larger
-than memory the page cache only costs copies and evictions), with size and crc32c taken on the way.
-The staging directory takes the target's name in one rename after everything in it is fsynced.
+``atomic_file`` is the one way to a file that appears whole: another name, fsync, rename, fsync of the directory.
+``DurableWriter`` writes one large file from start to end, past the page cache where the file system allows it
+(O_DIRECT: on a build larger than memory the page cache only costs copies and evictions), with size and crc32c taken on
+the way; for files under an atomic name, or in a staging directory, which takes its own name in one rename.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -87,17 +88,36 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def atomic_file(path: Path, *, needed_bytes: int | None = None, is_shared: bool = False) -> Iterator[Path]:
+    """Give a name beside ``path``; what is written there takes the name ``path``, durably, when the ``with`` ends.
+
+    An error inside leaves ``path`` as it was and nothing beside it. ``is_shared``: other processes may be writing the
+    same file, so the name is this process's own; else a kill leaves a name that the next writer uses again.
+    """
+    own = f"{socket.gethostname()}-{os.getpid()}." if is_shared else ""
+    partial = path.with_name(f".{path.name}.{own}partial")
+    with storage_errors(path, needed_bytes=needed_bytes):
+        try:
+            partial.unlink(missing_ok=True)
+            yield partial
+            descriptor = os.open(partial, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            partial.replace(path)
+            fsync_directory(path.absolute().parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
 def write_atomically(path: Path, text: str) -> WrittenFile:
     """Write a small text file that appears whole or not at all."""
     encoded = text.encode()
-    partial = path.with_name(f".{path.name}.partial")
-    with storage_errors(path, needed_bytes=len(encoded)):
-        with partial.open("wb") as file:
-            file.write(encoded)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        fsync_directory(path.parent)
+    with atomic_file(path, needed_bytes=len(encoded)) as partial:
+        partial.write_bytes(encoded)
     return WrittenFile(len(encoded), crc32c_of(encoded))
 
 

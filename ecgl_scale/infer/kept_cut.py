@@ -7,14 +7,13 @@ damaged only means that the graph is cut once more.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import fsync_directory, storage_errors
+from ecgl_scale.base.durable import atomic_file
 from ecgl_scale.store.graph import GraphStore
 
 
@@ -43,17 +42,8 @@ class KeptCuts:
     def save(self, count: int, parts: NDArray[np.int32]) -> None:
         """Keep a cut; another process may be keeping the same."""
         path = self._path(count)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with storage_errors(path, needed_bytes=parts.nbytes):
-            try:
-                with partial.open("wb") as file:
-                    np.save(file, parts, allow_pickle=False)
-                    file.flush()
-                    os.fsync(file.fileno())
-                partial.replace(path)
-                fsync_directory(path.parent)
-            finally:
-                partial.unlink(missing_ok=True)
+        with atomic_file(path, needed_bytes=parts.nbytes, is_shared=True) as partial, partial.open("wb") as file:
+            np.save(file, parts, allow_pickle=False)
 
     def _path(self, count: int) -> Path:
         return self.directory / f"{self.digest}-{count}.metis.npy"
