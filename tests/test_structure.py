@@ -43,9 +43,16 @@ ROOMS: dict[str, set[str]] = {
         }
         for place, room in enumerate(ORDER)
     },
-    # These two read files, never live objects.
-    "ecgl_scale.report": {*COMMON, *NUMBERS, "ecgl_scale.report", "ecgl_scale.watch"},
-    "ecgl_scale.watch": {*COMMON, *NUMBERS, "ecgl_scale.watch", "ecgl_scale.report.files", "ecgl_scale.report.runs"},
+    # These two read files, never live objects. Which keys of a config change no result the config says, in a file that
+    # has names alone: a copy of that list has gone astray before.
+    "ecgl_scale.report": {*COMMON, *NUMBERS, "ecgl_scale.config.keys", "ecgl_scale.report", "ecgl_scale.watch"},
+    "ecgl_scale.watch": {
+        *COMMON,
+        *NUMBERS,
+        "ecgl_scale.watch",
+        "ecgl_scale.report.files",
+        "ecgl_scale.report.about_method",
+    },
     "ecgl_scale.cli": {
         *COMMON,
         *(f"ecgl_scale.{room}" for room in (*ORDER, "report", "watch", "cli")),
@@ -68,7 +75,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "ecgl_scale/session/",
     ),
     "threadpoolctl": ("ecgl_scale/engine/threads.py",),
-    "pydantic": ("ecgl_scale/config/",),
+    "pydantic": ("ecgl_scale/config/", "ecgl_scale/learn/methods/"),  # a method has its section of the config with it
     "yaml": ("ecgl_scale/config/text.py", "ecgl_scale/report/files.py"),
     "scipy": ("ecgl_scale/learn/methods/gem.py",),
     "safetensors": ("ecgl_scale/learn/tensors.py",),
@@ -86,6 +93,20 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "markupsafe": ("ecgl_scale/report/page.py",),  # jinja2's own type for text that is escaped already
 }
 """Where a library may be imported, by the beginning of the path; one that is not named may be imported nowhere."""
+
+METHOD_NAMES = {Path(path).stem for path in FILES if path.startswith("ecgl_scale/learn/methods/")} - {"__init__"}
+NAMED_METHODS = {
+    "ecgl_scale/config/schema.py": {"ecgl"},  # the method of a config that names none
+    "ecgl_scale/session/ecgl_model.py": {"ecgl"},  # the same of the class ECGL
+    "ecgl_scale/config/sections.py": {"ecgl", "ssm"},  # bank.select: ecgl; whom learn.lambda is for, in its description
+    "ecgl_scale/rank/choose.py": {"ecgl"},  # bank.select: ecgl
+    "ecgl_scale/cli/main.py": {"ecgl"},  # the command
+    "ecgl_scale/cli/command_docs.py": {"ecgl"},
+    "ecgl_scale/store/nodes.py": {"ecgl"},  # the project, in the metadata of files
+    "ecgl_scale/store/edges/write.py": {"ecgl"},
+    "ecgl_scale/report/about_method.py": {"joint", "dygrain"},  # results from before runs said it of themselves
+}
+"""Where methods are named outside of their own files. A new method needs no line here, and should get none."""
 
 FORBIDDEN_MODULES = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 FORBIDDEN_NAMES = {
@@ -298,6 +319,23 @@ def ownerless_todos(text: str) -> list[str]:
     ]
 
 
+def named_methods(tree: ast.AST) -> set[str]:
+    """Built-in methods that a string names: alone, as a section of the config, or in backticks. Docstrings may."""
+    told = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
+    ]
+    return {
+        name
+        for name in METHOD_NAMES
+        if any(text == name or text.startswith(f"{name}.") or f"`{name}`" in text for text in texts)
+    }
+
+
 def test_the_source_is_found() -> None:
     assert len(FILES) > 40
     assert "kernels/ecgl_kernels/_jit.py" in FILES
@@ -350,6 +388,24 @@ def test_kernels_import_only_numpy_numba_and_the_standard_library() -> None:
     allowed = {"numpy", "numba", "llvmlite", "ecgl_kernels", *sys.stdlib_module_names}
     tops = {i.name.split(".")[0] for path, tree in TREES.items() if "kernels/" in path for i in imports_of(tree)}
     assert tops - allowed == set()
+
+
+def test_a_method_is_named_in_its_own_file_alone() -> None:
+    found = {
+        path: named_methods(tree) for path, tree in TREES.items() if not path.startswith("ecgl_scale/learn/methods/")
+    }
+    assert {path: names for path, names in found.items() if names} == NAMED_METHODS
+
+
+def test_methods_do_not_name_each_other() -> None:
+    for name in METHOD_NAMES:
+        assert named_methods(TREES[f"ecgl_scale/learn/methods/{name}.py"]) - {name} == set()
+
+
+@pytest.mark.parametrize("text", ["x = {'ewc': 1}", "f('ewc.lambda')", "f(about='as `ewc` does')", "f'{x} `ewc`'"])
+def test_a_name_of_a_method_is_caught(text: str) -> None:
+    assert named_methods(ast.parse(text)) == {"ewc"}
+    assert named_methods(ast.parse('"""As ``ewc``, see `ewc`."""\nx = "a cat", "ecgl run"')) == set()
 
 
 def test_nothing_unpickles_evaluates_forks_or_calls_a_shell() -> None:

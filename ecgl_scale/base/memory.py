@@ -12,7 +12,8 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -97,17 +98,32 @@ def give_back_freed() -> None:
 
 
 class PeakSampler:
-    """Samples ``own_memory_bytes`` every few milliseconds while it is entered; ``peak_bytes`` is the highest seen."""
+    """Samples ``own_memory_bytes`` every few milliseconds while it is entered; ``peak_bytes`` is the highest seen.
+
+    It is the one thread of a process that looks at memory: whoever wants to look less often, and at more, lets it call.
+    """
 
     def __init__(self, interval_seconds: float = 0.005) -> None:
         self.peak_bytes = 0
         self._interval_seconds = interval_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="peak-sampler", daemon=True)
+        self._call: Callable[[], None] | None = None
+        self._call_seconds = self._next_call = 0.0
+        self._calling = threading.Lock()
+
+    def call_every(self, seconds: float, call: Callable[[], None] | None) -> None:
+        """Let ``call`` be called about every so many seconds; None ends that, after a call that is under way."""
+        with self._calling:
+            self._call, self._call_seconds, self._next_call = call, seconds, time.monotonic()
 
     def _sample(self) -> None:
         while not self._stop.wait(self._interval_seconds):
             self.peak_bytes = max(self.peak_bytes, own_memory_bytes())
+            with self._calling:
+                if self._call is not None and time.monotonic() >= self._next_call:
+                    self._next_call = time.monotonic() + self._call_seconds
+                    self._call()
 
     def restart(self) -> int:
         """Return the peak so far and start a new one."""

@@ -1,4 +1,4 @@
-"""Memory over time: a thread that writes ``memory.jsonl`` while a run goes, tied to its steps through its events.
+"""Memory over time: ``memory.jsonl``, written while a run goes and tied to its steps through its events.
 
 A line a tenth of a second, with the highest memory since the line before. When there are ``MAX_LINES`` of them, pairs
 are joined and lines come half as often, so the file stays below 2 MB however long the run is. A process that resumes
@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.base.events import Event, EventSink, Note, StageStarted, StepStarted, ignore_events
+from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.errors import EcglError
 
 TIMELINE_NAME = "memory.jsonl"
@@ -62,10 +63,18 @@ class MemorySample:
 
 
 class MemoryTimeline:
-    """Samples from ``__enter__`` to ``__exit__``, and passes on the events it is given."""
+    """Samples from ``__enter__`` to ``__exit__``, called by the sampler, and passes on the events it is given."""
 
-    def __init__(self, path: Path, then: EventSink = ignore_events, *, sample_seconds: float = SAMPLE_SECONDS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        sampler: PeakSampler,
+        then: EventSink = ignore_events,
+        *,
+        sample_seconds: float = SAMPLE_SECONDS,
+    ) -> None:
         self._path = path
+        self._sampler = sampler
         self._then = then
         self._sample_seconds = sample_seconds
         self._line_seconds = sample_seconds
@@ -75,8 +84,6 @@ class MemoryTimeline:
         self._last_line = 0.0
         self._file: TextIO | None = None
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memory-timeline", daemon=True)
 
     def __call__(self, event: Event) -> None:
         """Note where the run is, and pass the event on."""
@@ -93,23 +100,18 @@ class MemoryTimeline:
             self._open()
         except (OSError, EcglError) as error:
             self._give_up(error)
-        self._thread.start()
+        self._sampler.call_every(self._sample_seconds, self._sample)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._sampler.call_every(self._sample_seconds, None)
         self._sample(is_last=True)
         with self._lock:
             if self._file is not None:
                 self._file.close()
                 self._file = None
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._sample_seconds):
-            self._sample()
 
     def _open(self) -> None:
         lines = _lines(self._path)

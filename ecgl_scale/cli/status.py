@@ -75,9 +75,10 @@ def _look(
 
 def describe(found: Status) -> dict[str, str]:
     """A status as lines."""
-    from ecgl_scale.report.runs import shown_method
+    from ecgl_scale.report.about_method import shown_method
 
-    lines = {"run": f"{found.path} ({shown_method(found.method)}, {found.setting}, {found.store})"}
+    method = shown_method(found.method, is_reconstruction=found.is_reconstruction)
+    lines = {"run": f"{found.path} ({method}, {found.setting}, {found.store})"}
     says_both = found.reason.startswith(f"{found.condition} ")  # "stopped by SIGTERM"
     lines["state"] = found.reason if says_both else f"{found.condition}{f': {found.reason}' if found.reason else ''}"
     of_all = f" of {found.num_tasks}" if found.num_tasks else ""

@@ -109,9 +109,13 @@ def table_lines(record: dict[str, Any]) -> list[str]:
 
 def _shown(key: str, value: object) -> str:
     from ecgl_scale.config.sweep import shown_value
-    from ecgl_scale.report.runs import shown_method
+    from ecgl_scale.report.about_method import shown_method
+    from ecgl_scale.session.methods import about_method
 
-    return shown_method(shown_value(value)) if key == "method" else shown_value(value)
+    shown = shown_value(value)
+    if key != "method":
+        return shown
+    return shown_method(shown, is_reconstruction=about_method(shown)["is_reconstruction"])
 
 
 def _spread(found: dict[str, Any] | None, *, with_deviation: bool = True) -> str:

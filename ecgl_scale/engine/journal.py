@@ -28,9 +28,9 @@ NOTE_NAME = "journal.json"
 Record = TypeVar("Record")
 
 
-def check_of(entry: dict[str, Any]) -> int:
-    """The seal of an entry: crc32c of its JSON with sorted keys."""
-    return crc32c_of(json.dumps(entry, sort_keys=True).encode())
+def check_of(entry: dict[str, Any]) -> str:
+    """The seal of an entry: crc32c of its JSON with sorted keys, as eight digits."""
+    return f"{crc32c_of(json.dumps(entry, sort_keys=True).encode()):08x}"
 
 
 def write_sealed(path: Path, entry: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from ecgl_scale.report.runs import ABLATIONS, BOUNDS, Group, common_seeds, left_out, shown_method
+from ecgl_scale.report.runs import ABLATIONS, Group, common_seeds, left_out
 from ecgl_scale.report.tables import (
     NONE,
     Cell,
@@ -72,7 +72,8 @@ def accuracy_tables(groups: Sequence[Group]) -> list[Table]:
 
 def _accuracies(members: Sequence[Group], name: str, title: str, note: str) -> Table:
     stores, labels = _in_order(group.store for group in members), _in_order(group.label for group in members)
-    best = {store: _best([g for g in members if g.store == store and g.method not in BOUNDS]) for store in stores}
+    competing = [group for group in members if not group.about_method.keeps_all_data]
+    best = {store: _best([group for group in competing if group.store == store]) for store in stores}
     rows = []
     for label in labels:
         row = [text_cell(label)]
@@ -144,14 +145,14 @@ def ablation_table(groups: Sequence[Group]) -> Table | None:
     columns = _in_order((base.store, base.setting) for base in bases)
     lines: dict[tuple[str, str], dict[tuple[str, str], tuple[Group, Group | None]]] = {}
     for base in bases:
-        lines.setdefault((base.method, ""), {})[base.store, base.setting] = (base, None)
+        lines.setdefault((base.about_method.shown, ""), {})[base.store, base.setting] = (base, None)
         for group in groups:
             name = _ablation_of(group, groups)
             if name and _base_of(group, groups) is base:
-                lines.setdefault((base.method, name), {})[base.store, base.setting] = (group, base)
+                lines.setdefault((base.about_method.shown, name), {})[base.store, base.setting] = (group, base)
     rows = []
     for (method, name), found in lines.items():
-        row = [text_cell(f"{shown_method(method)}, {name}" if name else shown_method(method))]
+        row = [text_cell(f"{method}, {name}" if name else method)]
         for column in columns:
             if column not in found:
                 row += [Cell(NONE)] * 3

@@ -19,7 +19,7 @@ from ecgl_scale.report.curves import (
 from ecgl_scale.report.find import Omitted, count_conditions
 from ecgl_scale.report.picture import Picture
 from ecgl_scale.report.resources import stage_table, stages_picture, timeline_picture
-from ecgl_scale.report.runs import BOUNDS, FinishedRun, Group, group_runs, own_settings, shown_method
+from ecgl_scale.report.runs import FinishedRun, Group, group_runs, own_settings
 from ecgl_scale.report.tables import NONE, Table, number_cell, seconds_cell, text_cell, with_minus
 from ecgl_scale.units import format_bytes, format_count, format_seconds
 
@@ -94,7 +94,7 @@ def gather(runs: Sequence[FinishedRun], omitted: Sequence[Omitted] = ()) -> Cont
         tables = accuracy_tables(groups)
         tables += [table for table in (ablation_table(groups), time_table(groups)) if table is not None]
     base_first = sorted(groups, key=lambda group: not group.is_base)[:MAX_DETAILED]
-    methods = list(dict.fromkeys(shown_method(group.method) for group in groups))
+    methods = list(dict.fromkeys(group.about_method.shown for group in groups))
     stores = list(dict.fromkeys(group.store for group in groups))
     title = groups[0].title if len(groups) == 1 else f"{_first(methods, 6)} on {_first(stores, 4)}"
     seeds = sorted({seed for group in groups for seed in group.seeds})
@@ -150,7 +150,7 @@ def _facts(group: Group) -> Iterator[Fact]:
         yield Fact("average accuracy", f"{group.accuracy.mean:.1f} %", seeds if len(group.runs) > 1 else one)
     lost = group.forgetting
     if lost is None:
-        yield Fact("average forgetting", NONE, "it keeps all data" if group.method in BOUNDS else "")
+        yield Fact("average forgetting", NONE, "it keeps all data" if group.about_method.keeps_all_data else "")
     else:
         spread = f"± {lost.deviation:.1f} percent points" if len(group.runs) > 1 else "percent points"
         yield Fact("average forgetting", with_minus(f"{lost.mean:+.1f}"), spread)
@@ -213,7 +213,7 @@ def _settings(group: Group) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ..
     for key, value in own_settings(group.runs[0]).items():
         section, _, name = key.rpartition(".")
         shown = ", ".join(map(str, group.seeds)) if key == "seed" else _shown(value)
-        shown = shown_method(shown) if key == "method" else shown
+        shown = group.about_method.shown if key == "method" else shown
         sections.setdefault(section or "run", []).append((name, shown))
     return tuple((section, tuple(pairs)) for section, pairs in sections.items())
 

@@ -20,7 +20,7 @@ from ecgl_scale.report.picture import (
     only_rows,
     whole_ticks,
 )
-from ecgl_scale.report.runs import Group, common_seeds, left_out, shown_method
+from ecgl_scale.report.runs import Group, common_seeds, left_out
 from ecgl_scale.tasks.measures import Spread
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def sensitivity_picture(groups: Sequence[Group], key: str) -> Picture | None:
         value: Any = dict(group.changes).get(key)
         if _is_number(value):
             rest = tuple((name, repr(other)) for name, other in group.changes if name != key)
-            same = (group.method, group.store, group.setting, group.preset, rest)
+            same = (group.about_method.shown, group.store, group.setting, group.preset, rest)
             lines.setdefault(same, {})[float(value)] = group
     lines = {same: _same_seeds(found) for same, found in lines.items() if len(found) > 1}
     if not lines:
@@ -257,7 +257,7 @@ def _labels(lines: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:
     labels = {}
     for same in lines:
         rest = [f"{name}={value}" for name, value in same[4] if any((name, value) not in other[4] for other in lines)]
-        labels[same] = ", ".join([shown_method(same[0]), *(same[place] for place in varied), *rest])
+        labels[same] = ", ".join([same[0], *(same[place] for place in varied), *rest])
     return labels
 
 

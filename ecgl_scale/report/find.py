@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ecgl_scale.config.keys import NOT_CHANGES
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.report.runs import NOT_COMPARED, FinishedRun, own_settings
+from ecgl_scale.report.runs import FinishedRun, own_settings
 from ecgl_scale.watch.status import RunWatcher
 from ecgl_scale.watch.sweep_status import RECORD_NAME, SweepWatcher, SweptRun
 
@@ -103,5 +104,5 @@ def _was_begun(path: Path) -> bool:
 def _identity(run: FinishedRun) -> str:
     """Runs that have the same would count one seed twice, and show a spread of nothing."""
     settings = own_settings(run) or {"path": run.path.resolve()}
-    kept = sorted((key, repr(value)) for key, value in settings.items() if key not in NOT_COMPARED)
+    kept = sorted((key, repr(value)) for key, value in settings.items() if key not in NOT_CHANGES)
     return repr((run.part, run.results["seed"], run.results.get("split_hash"), kept))

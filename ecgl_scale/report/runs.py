@@ -11,23 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ecgl_scale.config.keys import NOT_CHANGES, SECTIONS
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.report.about_method import AboutMethod
 from ecgl_scale.report.files import Sample, read_object, read_samples, read_settings
 from ecgl_scale.tasks.measures import Spread, seconds_per_epoch, seconds_per_test
 
 NEEDED = ("aa", "af", "matrix", "method", "preset", "setting", "seed", "stages")
-
-NOT_COMPARED = {"seed", "store", "method", "preset", "setting", "memory", "threads", "cache", "learn.block_rows"}
-"""Keys that have a column of their own, or that change no result."""
-
-SECTIONS = {"", "tasks", "learn", "bank", "rank", "infer"}
-"""Of a config; any other is of the method it is named after."""
-
-BOUNDS = {"joint"}
-"""Methods that see every task again; their AF says nothing, and they are no competitors."""
-
-RECONSTRUCTIONS = {"dygrain"}
-"""Methods without public code, made again from a paper's description; called so wherever they are shown."""
 
 ABLATIONS: dict[tuple[str, Any], str] = {
     ("bank.importance", False): "without importance",
@@ -36,11 +26,6 @@ ABLATIONS: dict[tuple[str, Any], str] = {
     ("learn.train_as", "gcn"): "trained as GCN",
 }
 """Values that switch a part of the method off or over, and what tables call that."""
-
-
-def shown_method(method: str) -> str:
-    """A method's name, and that it is a reconstruction where it is one."""
-    return f"{method} (reconstruction)" if method in RECONSTRUCTIONS else method
 
 
 @dataclass(frozen=True)
@@ -75,6 +60,11 @@ class FinishedRun:
     def part(self) -> tuple[str, str, str, str]:
         """Runs that are variants of one another have the same."""
         return self.store, self.results["method"], self.results["preset"], self.results["setting"]
+
+    @property
+    def about_method(self) -> AboutMethod:
+        """What the run says of its method."""
+        return AboutMethod.read(str(self.results["method"]), self.results)
 
     @property
     def seconds(self) -> float:
@@ -140,6 +130,11 @@ class Group:
         """The label with store and setting."""
         return f"{self.label} · {self.store} · {self.setting}"
 
+    @property
+    def about_method(self) -> AboutMethod:
+        """What its runs say of their method."""
+        return self.runs[0].about_method
+
     def spread(self, value: Callable[[FinishedRun], float | None]) -> Spread | None:
         """Of one value over the seeds."""
         return Spread.of([found for run in self.runs if (found := value(run)) is not None])
@@ -152,7 +147,7 @@ class Group:
     @property
     def forgetting(self) -> Spread | None:
         """AF; None where it says nothing."""
-        return None if self.method in BOUNDS else self.spread(lambda run: run.results["af"])
+        return None if self.about_method.keeps_all_data else self.spread(lambda run: run.results["af"])
 
     @property
     def seconds(self) -> float:
@@ -204,13 +199,13 @@ def left_out(groups: Sequence[Group], shown: Sequence[Group]) -> str:
 
 def own_settings(run: FinishedRun) -> dict[str, Any]:
     """The keys of a run's config without those of other methods."""
-    known = {*SECTIONS, str(run.results["method"])}
+    known = {"", *SECTIONS, run.about_method.section}
     return {key: value for key, value in run.settings.items() if key.rpartition(".")[0] in known}
 
 
 def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_presets: bool) -> list[Group]:
     # a key that some of the runs lack was not there yet when they were made
-    keys = sorted(set.intersection(*(set(own_settings(run)) for run in runs)) - NOT_COMPARED)
+    keys = sorted(set.intersection(*(set(own_settings(run)) for run in runs)).difference(NOT_CHANGES))
     varied = [key for key in keys if len({repr(run.settings.get(key)) for run in runs}) > 1]
     members: dict[tuple[str, ...], list[FinishedRun]] = {}
     for run in runs:
@@ -224,7 +219,8 @@ def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_pre
             sum(_is_default(key, members[values]) for key in varied),
         ),
     )
-    name = f"{shown_method(part[1])} ({part[2]})" if many_presets else shown_method(part[1])
+    method = runs[0].about_method.shown
+    name = f"{method} ({part[2]})" if many_presets else method
     groups = []
     for values, found in members.items():
         changes = tuple((key, found[0].settings.get(key)) for key in varied)

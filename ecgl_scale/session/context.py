@@ -31,7 +31,7 @@ Ids = NDArray[np.int64]
 
 
 class RunContext:
-    """What ``learn.methods.base.Context`` asks for."""
+    """What ``learn.method.base.Context`` asks for."""
 
     def __init__(
         self,

@@ -64,9 +64,11 @@ class RunDirectory:
         """Remove what only a running run needs."""
         shutil.rmtree(self.path / WORK_NAME, ignore_errors=True)
 
-    def write_plan(self, plan: MemoryPlan) -> None:
-        """``plan.json``: what each stage was to need."""
-        write_atomically(self.path / "plan.json", json.dumps(plan.as_json(), indent=1))
+    def write_plan(self, plan: MemoryPlan, about_method: dict[str, Any]) -> None:
+        """``plan.json``: what each stage was to need, and of which method, for those who look while it runs."""
+        write_atomically(
+            self.path / "plan.json", json.dumps({**plan.as_json(), "about_method": about_method}, indent=1)
+        )
 
     def write_results(self, results: dict[str, Any]) -> None:
         """``results.json``, the last file of a run."""

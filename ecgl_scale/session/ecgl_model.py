@@ -20,10 +20,10 @@ from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.session.learner import Learner
+from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.saved_model import MODEL_NAME, SavedModel, load_model, save_model
-from ecgl_scale.session.setup import resources_of
+from ecgl_scale.session.setup import RunSetup, resources_of
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.metrics import PerformanceMatrix
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -121,7 +121,7 @@ class ECGL:
     def plan(self, graph: GraphStore, tasks: TaskStream) -> MemoryPlan:
         """What learning these tasks will need; printing it shows a table."""
         config = self._config(graph)
-        return plan_run(graph, tasks, config, resources_of(config))
+        return plan_run(RunSetup(config, graph, tasks, resources_of(config)))
 
     def fit_task(self, graph: GraphStore, task: Task, *, on_event: EventSink = ignore_events) -> ECGL:
         """Train on a task, rank its nodes and remember some. Tasks come in order; the first begins anew."""
@@ -142,10 +142,8 @@ class ECGL:
                 f"task {task.index} cannot be learned now",
                 expected=f"task {0 if learner is None else self._next} of one stream",
             )
-        learner.begin_task(task, is_new=True)
-        for epoch in range(learner.config.learn.epochs):
-            learner.train_epoch(task, epoch)
-        learner.end_task()
+        for _ in learn_task(learner, task):
+            pass
         learner.remember(task)
         self._next += 1
         self.weights_, self.bank_, self.classes_ = learner.weights, learner.bank, stream.classes
@@ -225,7 +223,7 @@ class ECGL:
         if self.directory is None:
             self._remove_temporary = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
-        self._learner = learner = Learner(config, graph, stream, directory, resources_of(config, on_event))
+        self._learner = learner = Learner(RunSetup(config, graph, stream, resources_of(config, on_event)), directory)
         self.matrix_ = PerformanceMatrix.empty(len(stream))
         self._saved, self._next = None, 0
         return learner

@@ -14,6 +14,7 @@ from typing import Any
 
 from ecgl_scale.config.schema import RunConfig, changed_keys
 from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.session.methods import about_method
 from ecgl_scale.session.state import RunState
 from ecgl_scale.tasks.metrics import PerformanceMatrix
 from ecgl_scale.tasks.stream import TaskStream
@@ -39,6 +40,7 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
         "num_epochs": sum(map(len, state.losses)),
         "final_losses": [losses[-1] for losses in state.losses],
         "method": config.method,
+        "about_method": about_method(config.method),
         "preset": config.preset,
         "setting": config.setting,
         "score": config.tasks.score,

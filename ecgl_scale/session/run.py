@@ -8,7 +8,8 @@ that is killed goes on where it was, and ends with the same results.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,23 +27,22 @@ from ecgl_scale.base.events import (
 from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.clock import StageClock
 from ecgl_scale.engine.plan import MemoryPlan
-from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.session.checkpoint import Checkpoints
-from ecgl_scale.session.clock import StageClock
 from ecgl_scale.session.directory import EventLog, RunDirectory, read_results
-from ecgl_scale.session.learner import Learner
+from ecgl_scale.session.learner import Learner, learn_task
+from ecgl_scale.session.methods import about_method
 from ecgl_scale.session.plan.remedy import require_fit
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.profile import draw_profile, require_memray, tracked
 from ecgl_scale.session.results import make_results, summary, write_metrics
 from ecgl_scale.session.run_log import LOG_NAME, RunLog
-from ecgl_scale.session.setup import open_store, resources_of, task_stream
+from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.time.estimate import is_long, with_times
-from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.tasks.stream import Task, TaskStream
+from ecgl_scale.tasks.stream import Task
 
 
 def run(
@@ -66,17 +66,15 @@ def run(
     """
     if memray:
         require_memray()
-    graph = open_store(config)
-    resources = resources_of(config, on_event)
     early: list[Event] = []
-    stream = task_stream(graph, config, _both(early.append, on_event))
-    plan = plan_run(graph, stream, config, resources)
-    require_fit(plan, graph, stream, config, resources)
-    if is_long(plan, graph, stream, config, resources):
-        plan = with_times(plan, graph, stream, config, resources)
+    setup = RunSetup.open(config, _both(early.append, on_event))
+    plan = plan_run(setup)
+    require_fit(plan, setup)
+    if is_long(plan, setup):
+        plan = with_times(plan, setup)
     directory = RunDirectory.open(out, config, resume=resume)
     try:
-        begun = RunState(config.digest(), graph.short_identity, stream.split_hash)
+        begun = RunState(config.digest(), setup.graph.short_identity, setup.stream.split_hash)
         state = RunState.read(directory.path) or begun
         _refuse_other_store(state, begun, directory.path)
         results = read_results(directory.path) if state.is_finished else None
@@ -86,7 +84,7 @@ def run(
                 for event in early:
                     log.hear(event)
                 with tracked(directory.path) if memray else nullcontext():
-                    results = _run_from(state, config, graph, stream, plan, directory, resources.with_events(log))
+                    results = _run_from(state, setup.with_events(log), plan, directory)
                 if memray:
                     draw_profile(directory.path, log)
                 log.say(f"finished: {summary(results)}")
@@ -116,28 +114,21 @@ def _refuse_other_store(state: RunState, begun: RunState, path: Path) -> None:
         )
 
 
-def _run_from(
-    state: RunState,
-    config: RunConfig,
-    graph: GraphStore,
-    stream: TaskStream,
-    plan: MemoryPlan,
-    directory: RunDirectory,
-    resources: Resources,
-) -> dict[str, Any]:
+def _run_from(state: RunState, setup: RunSetup, plan: MemoryPlan, directory: RunDirectory) -> dict[str, Any]:
     """All that is still to do, up to the results."""
-    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, resources.on_event)
+    sampler = PeakSampler()
+    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, sampler, setup.resources.on_event)
     log = EventLog(directory.path / "events.jsonl", timeline)
     reason = "finished"
     try:
-        directory.write_plan(plan)
-        stream.save(directory.path / "split.parquet")
+        directory.write_plan(plan, about_method(setup.config.method))
+        setup.stream.save(directory.path / "split.parquet")
         state.write(directory.path)
-        with timeline, PeakSampler() as sampler:
-            clock = StageClock(state.stages, sampler, log, plan.planned_bytes)
-            learner = Learner(config, graph, stream, directory.path, resources.with_events(log))
-            state = _learn_tasks(learner, stream, state, clock, Checkpoints(directory.path), log)
-        results = make_results(config, stream, replace(state, stages=clock.records), plan)
+        with sampler, timeline:
+            clock = StageClock(sampler, log, records=state.stages)
+            learner = Learner(setup.with_events(log), directory.path)
+            state = _learn_tasks(learner, state, clock, plan.planned_bytes, log)
+        results = make_results(setup.config, setup.stream, replace(state, stages=clock.records), plan)
         write_metrics(directory.path / "metrics.parquet", state)
         learner.save_model()
         directory.write_results(results)
@@ -156,26 +147,31 @@ def _run_from(
 
 
 def _learn_tasks(
-    learner: Learner, stream: TaskStream, state: RunState, clock: StageClock, checkpoints: Checkpoints, log: EventSink
+    learner: Learner, state: RunState, clock: StageClock, planned_bytes: Mapping[str, int], log: EventSink
 ) -> RunState:
+    stream, checkpoints = learner.stream, Checkpoints(learner.directory)
+
+    def step(name: str) -> AbstractContextManager[None]:
+        return clock.step(name, planned_bytes.get(name, 0))
+
     try:
         learner.restore(checkpoints.load(state), task_index=state.task, is_remembered=state.step == "evaluate")
         for task in list(stream)[state.task :]:
             log(TaskStarted(task.index, len(stream)))
-            with clock.stage("extract"):
+            with step("extract"):
                 learner.predictor.prepare(task)
             if state.step == "train":
-                with clock.stage("train"):
+                with step("train"):
                     state = _train(learner, task, state, checkpoints, log)
                 state = replace(state, step="remember", stages=clock.records)
                 state = checkpoints.save(state, learner.tensors())
             if state.step == "remember":
-                with clock.stage("remember"):
+                with step("remember"):
                     learner.remember(task)
                 state = replace(state, step="evaluate", stages=clock.records)
                 state.write(learner.directory)
-            with clock.stage("evaluate"):
-                state = _evaluate(learner, stream, task, state)
+            with step("evaluate"):
+                state = _evaluate(learner, task, state)
             log(TaskFinished(task.index, len(stream), state.macro[-1]))
             state = replace(state, task=task.index + 1, step="train", epoch=0, stages=clock.records)
             state.write(learner.directory)
@@ -185,28 +181,24 @@ def _learn_tasks(
 
 
 def _train(learner: Learner, task: Task, state: RunState, checkpoints: Checkpoints, log: EventSink) -> RunState:
-    """The epochs of a task that are still to do."""
-    name, epochs = f"train task {task.index}", learner.config.learn.epochs
+    """The epochs of a task that are still to do, each with a chance to be saved."""
     losses = list(state.losses[task.index]) if len(state.losses) > task.index else []
-    learner.begin_task(task, is_new=state.epoch == 0)
-    log(StageStarted(name, epochs, "epochs"))
-    for epoch in range(state.epoch, epochs):
-        finished = learner.train_epoch(task, epoch)
+    log(StageStarted(f"train task {task.index}", learner.config.learn.epochs, "epochs"))
+    for epoch, finished in learn_task(learner, task, from_epoch=state.epoch):
         losses = [*losses[:epoch], finished.loss]
         log(EpochFinished(task.index, epoch, finished.loss, finished.seconds))
         state = replace(state, epoch=epoch + 1, losses=(*state.losses[: task.index], tuple(losses)))
         checkpoints.offer(state, learner.tensors)
     checkpoints.wait()
-    learner.end_task()
     return state
 
 
-def _evaluate(learner: Learner, stream: TaskStream, task: Task, state: RunState) -> RunState:
+def _evaluate(learner: Learner, task: Task, state: RunState) -> RunState:
     """Fill the row of the performance matrix; what a killed run had filled in is kept."""
     done = len(state.macro) == task.index + 1
     macro = state.macro[-1] if done else ()
     micro = state.micro[-1] if done else ()
-    for tested in stream.seen(task)[len(macro) :]:
+    for tested in learner.stream.seen(task)[len(macro) :]:
         accuracy = learner.evaluate(after=task, on=tested)
         macro, micro = (*macro, accuracy.macro), (*micro, accuracy.micro)
         state = replace(state, macro=(*state.macro[: task.index], macro), micro=(*state.micro[: task.index], micro))

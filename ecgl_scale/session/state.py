@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ecgl_scale.base.durable import crc32c_of, write_atomically
+from ecgl_scale.engine.clock import StageRecord
+from ecgl_scale.engine.journal import read_sealed, write_sealed
 from ecgl_scale.errors import InvalidInputError
 
 STATE_NAME = "state.json"
 STATE_VERSION = 1
 
 Step = Literal["train", "remember", "evaluate"]
-
-
-@dataclass(frozen=True)
-class StageRecord:
-    """What all of a stage's turns have taken so far, those before a resumption included."""
-
-    seconds: float = 0.0
-    peak_bytes: int = 0
-    planned_bytes: int = 0
-    read_bytes: int = 0
-    written_bytes: int = 0
-
-    def add(self, *, seconds: float, peak_bytes: int, read_bytes: int, written_bytes: int) -> StageRecord:
-        """One more turn."""
-        return replace(
-            self,
-            seconds=self.seconds + seconds,
-            peak_bytes=max(self.peak_bytes, peak_bytes),
-            read_bytes=self.read_bytes + read_bytes,
-            written_bytes=self.written_bytes + written_bytes,
-        )
 
 
 @dataclass(frozen=True)
@@ -62,16 +41,14 @@ class RunState:
 
     def write(self, directory: Path) -> None:
         """Replace the state of a run directory."""
-        entry = {"version": STATE_VERSION, **asdict(self)}
-        write_atomically(directory / STATE_NAME, json.dumps({**entry, "check": _check_of(entry)}, indent=1))
+        write_sealed(directory / STATE_NAME, {"version": STATE_VERSION, **asdict(self)})
 
     @classmethod
     def read(cls, directory: Path) -> RunState | None:
         """The state of a run directory; None where there is none."""
         path = directory / STATE_NAME
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return cls._from_json(found)
+            return cls._from_json(read_sealed(path))
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -83,17 +60,9 @@ class RunState:
 
     @classmethod
     def _from_json(cls, found: dict[str, Any]) -> RunState:
-        check = found.pop("check", None)
-        if found.get("version") != STATE_VERSION:
+        if found.pop("version", None) != STATE_VERSION:
             raise ValueError("it was written by another version")
-        if check != _check_of(found):
-            raise ValueError("it differs from what was written")
-        del found["version"]
         for name in ("macro", "micro", "losses"):
             found[name] = tuple(tuple(row) for row in found[name])
         found["stages"] = {name: StageRecord(**record) for name, record in found["stages"].items()}
         return cls(**found)
-
-
-def _check_of(entry: dict[str, Any]) -> str:
-    return f"{crc32c_of(json.dumps(entry, sort_keys=True).encode()):08x}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.report.about_method import AboutMethod
 from ecgl_scale.report.files import read_object, read_samples, read_settings
 from ecgl_scale.tasks.metrics import PerformanceMatrix
 from ecgl_scale.watch.turn import Turn, follow
@@ -33,6 +34,8 @@ class Status:
     reason: str
     """Who runs it, or what ended it."""
     method: str
+    is_reconstruction: bool
+    """Of the method: it is called so wherever it is shown."""
     setting: str
     store: str
     num_tasks: int | None
@@ -105,6 +108,7 @@ class RunWatcher:
             read_object(path / "plan.json"),
             read_object(path / "state.json"),
         )
+        about = AboutMethod.read(str(settings.get("method", "?")), plan)
         samples = read_samples(path / "memory.jsonl")
         condition, reason = self._condition(state)
         started, last = seen.get("started"), seen.get("time")
@@ -119,7 +123,8 @@ class RunWatcher:
             path=path,
             condition=condition,
             reason=reason,
-            method=str(settings.get("method", "?")),
+            method=about.name,
+            is_reconstruction=about.is_reconstruction,
             setting=str(settings.get("setting", "?")),
             store=str(settings.get("store", "?")),
             num_tasks=seen.get("num_tasks"),

@@ -13,7 +13,7 @@ import pytest
 
 from ecgl_scale.base import timeline
 from ecgl_scale.base.events import BlockFinished, Event, Note, StageStarted, StepStarted
-from ecgl_scale.base.memory import own_memory_bytes
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.base.timeline import MemoryTimeline, join_pairs, take_sample
 from tests.report.made_runs import sample, samples
 
@@ -34,7 +34,7 @@ def test_a_sample_says_what_the_kernel_says() -> None:
 def test_memory_that_a_step_takes_is_seen_in_its_lines_and_events_are_passed_on(tmp_path: Path) -> None:
     events: list[Event] = []
     path = tmp_path / "memory.jsonl"
-    with MemoryTimeline(path, events.append, sample_seconds=0.01) as running:
+    with PeakSampler(0.002) as sampler, MemoryTimeline(path, sampler, events.append, sample_seconds=0.01) as running:
         running(StepStarted("extract"))
         time.sleep(0.05)
         running(StepStarted("train"))
@@ -56,12 +56,12 @@ def test_memory_that_a_step_takes_is_seen_in_its_lines_and_events_are_passed_on(
 
 def test_a_second_process_appends_after_a_line_of_its_own_and_mends_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "memory.jsonl"
-    with MemoryTimeline(path):
+    with PeakSampler() as sampler, MemoryTimeline(path, sampler):
         pass
     before = lines_of(path)
     with path.open("a") as file:
         file.write('{"time": 12, "stage": "tr')
-    with MemoryTimeline(path):
+    with PeakSampler() as sampler, MemoryTimeline(path, sampler):
         pass
     after = lines_of(path)
     assert after[: len(before)] == before
@@ -71,7 +71,7 @@ def test_a_second_process_appends_after_a_line_of_its_own_and_mends_a_torn_line(
 def test_the_file_stays_bounded_and_keeps_peaks_and_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline, "MAX_LINES", 20)
     path = tmp_path / "memory.jsonl"
-    with MemoryTimeline(path, sample_seconds=0.002) as running:
+    with PeakSampler(0.001) as sampler, MemoryTimeline(path, sampler, sample_seconds=0.002) as running:
         running(StepStarted("train"))
         with mmap.mmap(-1, 32 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:  # never memory freed before
             held.write(b"1" * (32 << 20))
@@ -99,7 +99,8 @@ def test_pairs_of_one_stage_are_joined_to_the_higher_memory_and_the_later_counte
 
 def test_a_folder_that_cannot_be_written_costs_the_timeline_not_the_run(tmp_path: Path) -> None:
     events: list[Event] = []
-    with MemoryTimeline(tmp_path / "gone" / "memory.jsonl", events.append, sample_seconds=0.01) as running:
+    path = tmp_path / "gone" / "memory.jsonl"
+    with PeakSampler() as sampler, MemoryTimeline(path, sampler, events.append, sample_seconds=0.01) as running:
         running(StepStarted("train"))
         time.sleep(0.03)
     notes = [event.text for event in events if isinstance(event, Note)]

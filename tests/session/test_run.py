@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale.base.memory import own_memory_bytes
-from ecgl_scale.config.schema import METHOD_NAMES
+from ecgl_scale.config.method_sections import method_names
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.tensors import load_tensors
 from ecgl_scale.session.run import run
@@ -406,7 +406,7 @@ def test_a_single_task_has_no_forgetting(finish: Run) -> None:
     assert results["aa"] == results["matrix"][0][0]
 
 
-@pytest.mark.parametrize("method", METHOD_NAMES)
+@pytest.mark.parametrize("method", method_names())
 def test_classes_may_come_one_at_a_time_in_class_il(finish: Run, method: str) -> None:
     results = finish("tasks.classes_per_task=1", f"method={method}", "cat.steps=2", FEW_EPOCHS).results
     assert len(results["matrix"]) == 6

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.message import edge_bytes_of, held_graph_bytes, plan_propagation
 from ecgl_scale.learn.message_blocks import plan_blocks, trains_in_blocks
-from ecgl_scale.learn.methods.base import TaskSizes
+from ecgl_scale.learn.method.base import MethodPlan, TaskSizes
 from ecgl_scale.learn.rows import plan_rows
 from ecgl_scale.learn.spread import plan_features
 from ecgl_scale.learn.train import plan_training
@@ -86,6 +86,11 @@ def plan_all_graphs(sizes: RunSizes, room_bytes: int) -> StagePlan:
     )
 
 
+def plan_method(sizes: RunSizes, task: Task, room_bytes: int) -> MethodPlan:
+    """What the method needs for a task, by its own plan."""
+    return sizes.method.plan(sizes.config, task_sizes(sizes, task, room_bytes))
+
+
 def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
     """What a method is told of a task."""
     config = sizes.config
@@ -101,6 +106,7 @@ def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
         edge_bytes=edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges),
         num_rows=num_rows,
         num_old_rows=sum(int(one.train_ids.size) for one in sizes.stream.seen(task)[:-1]),
+        num_tasks=len(sizes.stream),
         widths=sizes.widths,
         values_a_row=sizes.values_a_row,
         is_propagated=config.learn.num_hops > 0,

@@ -22,7 +22,7 @@ from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.session.plan.remedy import require_fit
 from ecgl_scale.session.plan.run_plan import plan_run
-from ecgl_scale.session.setup import open_store, resources_of, task_stream
+from ecgl_scale.session.setup import RunSetup, open_store, resources_of
 
 CORES_A_RUN = 2
 
@@ -113,12 +113,9 @@ def _share(config: RunConfig, jobs: int) -> Share:
 
 def _plan(config: RunConfig) -> bool:
     """Refuse a run that does not fit or cannot be; True if its epochs are so small that one thread does them."""
-    graph = open_store(config)
-    stream = task_stream(graph, config)
-    resources = resources_of(config)
-    plan = plan_run(graph, stream, config, resources)
-    require_fit(plan, graph, stream, config, resources, besides_bytes=own_memory_bytes())
-    widths = [graph.num_features, *config.learn.hidden, stream.num_classes]
+    setup = RunSetup.open(config)
+    require_fit(plan_run(setup), setup, besides_bytes=own_memory_bytes())
+    stream = setup.stream
     rows = max(task.node_ids.size if config.learn.train_as == "gcn" else task.train_ids.size for task in stream)
     rows = max(int(rows), config.bank.budget * (len(stream) - 1))
-    return 6 * rows * sum(fan_in * fan_out for fan_in, fan_out in pairwise(widths)) < SMALL_EPOCH_FLOPS
+    return 6 * rows * sum(fan_in * fan_out for fan_in, fan_out in pairwise(setup.widths)) < SMALL_EPOCH_FLOPS

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.config.sweep import Combination, Sweep, shown_value
+from ecgl_scale.learn.method.table import method_class
 from ecgl_scale.session.directory import read_results
 from ecgl_scale.tasks.measures import Spread, seconds_per_epoch, seconds_per_test
 
@@ -103,7 +104,7 @@ def _measures(results: dict[str, Any], combination: Combination) -> dict[str, fl
     test = seconds_per_test(results, num_tasks)
     return {
         "aa": results["aa"],
-        "af": None if combination.config.method == "joint" else results["af"],  # it is trained anew on all data
+        "af": None if method_class(combination.config.method).keeps_tasks else results["af"],
         "train_ms_per_epoch": None if epoch is None else 1000 * epoch,
         "inference_ms": None if test is None else 1000 * test,
         "seconds": math.fsum(stage["seconds"] for stage in stages.values()),

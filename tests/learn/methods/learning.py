@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.session.learner import Learner
+from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.run import run
-from ecgl_scale.session.setup import open_store, resources_of, task_stream
+from ecgl_scale.session.setup import RunSetup
 from tests.session.streams import config_of
 
 FEW = ("learn.epochs=4", "learn.hidden=[6]", "threads=1", "bank.budget=12")
@@ -27,8 +27,7 @@ def new_learner(config: RunConfig, directory: Path) -> Learner:
     """As a run makes it."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "weights").mkdir(exist_ok=True)
-    graph = open_store(config)
-    return Learner(config, graph, task_stream(graph, config), directory, resources_of(config))
+    return Learner(RunSetup.open(config), directory)
 
 
 def begin(learner: Learner, index: int) -> None:
@@ -47,10 +46,11 @@ def train(learner: Learner, index: int, epochs: range | None = None) -> list[flo
 def learn(learner: Learner, *indices: int) -> None:
     """Whole tasks."""
     for index in indices:
-        begin(learner, index)
-        train(learner, index)
-        learner.end_task()
-        learner.remember(learner.stream[index])
+        task = learner.stream[index]
+        learner.predictor.prepare(task)
+        for _ in learn_task(learner, task):
+            pass
+        learner.remember(task)
 
 
 def weights_of(learner: Learner) -> list[torch.Tensor]:
@@ -101,9 +101,8 @@ def check_goes_on(config: RunConfig, directory: Path) -> None:
     second = new_learner(config, directory / "stopped")
     second.restore(first.tensors(), task_index=1, is_remembered=False)
     second.predictor.prepare(second.stream[1])
-    second.begin_task(second.stream[1], is_new=False)
-    train(second, 1, range(2, config.learn.epochs))
-    second.end_task()
+    for _ in learn_task(second, second.stream[1], from_epoch=2):
+        pass
     second.remember(second.stream[1])
     third = new_learner(config, directory / "stopped")
     third.restore(second.tensors(), task_index=2, is_remembered=False)

@@ -11,9 +11,9 @@ import torch
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.loss import Segment
+from ecgl_scale.learn.method.kept import draw_per_class
 from ecgl_scale.learn.methods import cat
 from ecgl_scale.learn.methods.cat import Cat, Condenser, share_nodes
-from ecgl_scale.learn.methods.kept import draw_per_class
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.spread import propagate_features
 from ecgl_scale.tasks.graphs import positions_of

@@ -6,12 +6,17 @@
 The loop, the stream, checkpoints and metrics are the same for all. A method never touches the evaluator, nor data of
 old tasks that its paper does not keep: what it may see is what ``Context`` offers and what it has stored itself.
 A method's state is arrays by name: the loop saves them after every task and gives them back to a run that goes on.
+
+A simple method has one or two hooks: ``segments`` or ``penalty``, and ``end_task``, which puts into ``kept`` what the
+next task needs. State, plan and all else have defaults, made from what the class declares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -19,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.config.sections import Section
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.bank import MemoryBank
@@ -32,6 +38,8 @@ from ecgl_scale.tasks.stream import Task, TaskStream
 Arrays = dict[str, NDArray[Any]]
 Ids = NDArray[np.int64]
 
+QUIRKS = "Follow the public code where it differs from the paper."
+"""What the key ``reference`` of a method's section means; the method says what differs."""
 ROW_BYTES = 64
 """Of a training node while some are chosen: ids, labels, places, scores."""
 
@@ -49,6 +57,8 @@ class TaskSizes:
     """Training nodes."""
     num_old_rows: int
     """Those of all earlier tasks."""
+    num_tasks: int
+    """Of the whole run."""
     widths: tuple[int, ...]
     values_a_row: float | None
     """Of the stored features; None for dense ones."""
@@ -62,12 +72,53 @@ class TaskSizes:
     room_bytes: int
     """What the budget leaves besides what is held all the time."""
 
+    @property
+    def num_features(self) -> int:
+        """Values of a row."""
+        return self.widths[0]
+
+    @property
+    def num_classes(self) -> int:
+        """Of the whole run."""
+        return self.widths[-1]
+
+    @property
+    def num_weights(self) -> int:
+        """With biases."""
+        return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(self.widths))
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of a row of the model's input, kept as it is."""
+        num_values = self._num_values(1)
+        return 4 * self.num_features if num_values is None else 8 * num_values
+
     def rows_bytes(self, num_rows: int) -> int:
         """Memory of so many rows of the model's input, held where they fit beside an epoch."""
-        is_sparse = self.values_a_row is not None and not self.is_propagated
-        num_values = int(np.ceil((self.values_a_row or 0) * num_rows)) if is_sparse else None
+        num_values = self._num_values(num_rows)
         memory_bytes = max(self.room_bytes - self.epoch_bytes, 0)
         return plan_rows(num_rows, self.widths[0], memory_bytes=memory_bytes, num_values=num_values).host_bytes
+
+    def _num_values(self, num_rows: int) -> int | None:
+        """Of so many sparse rows; None for dense ones."""
+        if self.values_a_row is None or self.is_propagated:
+            return None
+        return int(np.ceil(self.values_a_row * num_rows))
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """What a method needs for a task, besides its bank and the plain training."""
+
+    state_bytes: int
+    """Of what it keeps from task to task, and of its copies of weights, when all tasks are learned.
+
+    It is asked before it is known what room it leaves, so it depends neither on ``room_bytes`` nor on the task.
+    """
+    end: StagePlan
+    """Of ``end_task`` and ``remember``."""
+    work_bytes: int = 0
+    """In all for what a task needs before or while it is trained, where that is more than ``training_bytes``."""
 
 
 class Context(Protocol):
@@ -123,24 +174,40 @@ class Context(Protocol):
 
 
 class Method:
-    """Base of all methods: fine-tuning, to which each adds."""
+    """Base of all methods: fine-tuning, to which each adds. A built-in one declares here all that others know of it."""
 
     name: ClassVar[str]
+    """As a config names it, and its section of the config; that of its file."""
     category: ClassVar[str] = "bound"
     """bound, regularisation or replay."""
     stores: ClassVar[str] = "nothing"
     cost: ClassVar[str] = "one pass over the task's rows"
     """Of an epoch."""
     reference: ClassVar[str] = ""
+    settings: ClassVar[type[Section] | None] = None
+    """Its section of the config; ``config.section(...)`` gives the values."""
     backbones: ClassVar[tuple[str, ...]] = ("mlp", "gcn")
     keeps_bank: ClassVar[bool] = False
     """Whether nodes of old tasks are kept and replayed."""
     keeps_tasks: ClassVar[bool] = False
-    """Whether the training rows of all old tasks are used again."""
+    """Whether the training rows of all old tasks are used again: then nothing is forgotten, and it is a bound."""
     keeps_graphs: ClassVar[bool] = False
     """Whether, trained as a graph, the graphs of all old tasks are held as well."""
     restarts: ClassVar[bool] = False
     """Whether every task begins with new weights."""
+    weight_copies: ClassVar[int] = 0
+    """How many numbers for every weight it keeps, or holds while a task is learned or ends."""
+    is_reconstruction: ClassVar[bool] = False
+    """Whether it was made again from a paper's description, as there is no public code; it is always called so."""
+    remark: ClassVar[str] = ""
+    """What the key ``method`` in docs/configuration.md says of it, where it is none of the paper's tables."""
+    place: ClassVar[int] = 1000
+    """In lists of methods and in a resolved config those with smaller numbers come first, then it goes by name."""
+
+    @cached_property
+    def kept(self) -> Arrays:
+        """Everything that the next task needs, besides weights and bank; arrays that are not changed in place."""
+        return {}
 
     def check(self, config: RunConfig) -> None:
         """Refuse settings that the method cannot learn with, by a ``UsageError``."""
@@ -172,34 +239,21 @@ class Method:
         return context.bank
 
     def state(self) -> Arrays:
-        """Everything that the next task needs, besides weights and bank."""
-        return {}
+        """What is saved after a task: ``kept``, unless the method keeps it in another form."""
+        return self.kept
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from ``state()``."""
-        del state
+        self.kept = dict(state)
 
-    def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
-        """Memory of the method's own state when all tasks are learned; the bank is counted apart."""
-        del num_weights, num_classes, num_tasks
-        return 0
-
-    def planned_node_bytes(
-        self, config: RunConfig, *, row_bytes: int, num_features: int, num_classes: int, num_tasks: int
-    ) -> int:
-        """The same of nodes kept in the state, where a row of features takes ``row_bytes``."""
-        del config, row_bytes, num_features, num_classes, num_tasks
-        return 0
-
-    def planned_work_bytes(self, config: RunConfig, sizes: TaskSizes) -> int:
-        """Memory in all for what a task needs before or while it is trained, where that is not ``training_bytes``."""
-        del config, sizes
-        return 0
-
-    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
-        """What ``end_task`` and ``remember`` need; bank and state are counted apart."""
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
+        """What the method needs for a task, for ``ecgl plan``; by default what follows from its declarations."""
         del config
-        return end_plan(ROW_BYTES * sizes.num_rows + GATHER_BYTES, "what is kept is chosen and gathered")
+        needed = ROW_BYTES * sizes.num_rows + GATHER_BYTES
+        return MethodPlan(
+            state_bytes=4 * self.weight_copies * sizes.num_weights,
+            end=end_plan(needed, "what is kept is chosen and gathered"),
+        )
 
 
 def end_plan(host_bytes: int, formula: str) -> StagePlan:

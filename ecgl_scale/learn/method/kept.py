@@ -17,7 +17,7 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets, target_fields
 from ecgl_scale.learn.message import GraphSegment, Norm
-from ecgl_scale.learn.methods.base import Arrays, Context
+from ecgl_scale.learn.method.base import Arrays, Context
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment
