@@ -27,7 +27,10 @@ Json = Any
 Scratch = TypeVar("Scratch")
 Record = TypeVar("Record")
 
-WORKS: dict[str, str] = {}
+WORKS: dict[str, str] = {
+    "ingest.partition": "ecgl_scale.store.edges.partition:PartitionWork",
+    "ingest.block": "ecgl_scale.store.edges.write:BlockWork",
+}
 """Where each kind of work is, by its name: a worker is told names from this table, never code."""
 
 

@@ -13,26 +13,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.integer[Any]]
+from ecgl_scale.store.edge_source import EdgeSource, IntArray
+
 FloatArray = NDArray[np.floating[Any]]
 AnyArray = NDArray[Any]
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
-
-
-@dataclass(frozen=True)
-class EdgeBlock:
-    """Some edges ``src[i] -> dst[i]``, ids of any integer dtype, not yet checked."""
-
-    src: IntArray
-    dst: IntArray
-    origin: str
-    """File (and member) they came from, for messages."""
-    first_row: int
-    """Row of the first edge in ``origin``, for messages: its line in a text file (from 1), else its number (from 0)."""
-
-
-EdgeLoader = Callable[[], EdgeBlock]
-"""Loads one block; loaders of one source may run in several threads at once."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +105,7 @@ class GraphSource:
     num_nodes: int
     num_edges_hint: int
     """Edges that will come: exact where known, else an estimate; plans scratch space and block sizes."""
-    edge_loaders: Callable[[int], Iterator[EdgeLoader]]
-    """``edge_loaders(max_edges)`` yields one loader a block of at most ``max_edges`` edges."""
+    edges: EdgeSource
     features: DenseSource | SparseSource | None = None
     columns: tuple[ColumnSource, ...] = ()
     num_classes: int | None = None

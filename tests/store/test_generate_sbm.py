@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from ecgl_scale.store.sources.sbm import LIKE, like_source, sbm_source
 
 def edges_of(source: GraphSource, max_edges: int, threads: int = 1) -> NDArray[np.int64]:
     with ThreadPoolExecutor(threads) as pool:
-        blocks = list(pool.map(lambda load: load(), source.edge_loaders(max_edges)))
+        blocks = list(pool.map(lambda piece: source.edges.read(piece.start, piece.stop), source.edges.cut(max_edges)))
     assert all(0 < block.src.size <= max_edges for block in blocks)
     return np.concatenate([np.stack([block.src, block.dst]).astype(np.int64) for block in blocks], axis=1)
 
@@ -247,7 +248,7 @@ def test_generated_presets_match_the_published_graphs(name: str) -> None:
 def test_large_presets_generate_any_block_of_theirs(name: str) -> None:
     source, preset = like_source(name), LIKE[name]
     assert source.num_edges_hint == preset.num_edges
-    *_, before_last, last = source.edge_loaders(100_000)
+    *_, before_last, last = (partial(source.edges.read, p.start, p.stop) for p in source.edges.cut(100_000))
     edges = np.concatenate([np.stack([b.src, b.dst]).astype(np.int64) for b in (before_last(), last())], axis=1)
     assert edges.max() < source.num_nodes
     assert stored_count(edges, source.num_nodes, symmetrise=True) == 2 * edges.shape[1]

@@ -12,31 +12,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels import blockmodel as kernels
-from ecgl_kernels.random import gaussian_rows, permutation_key, permute_block, substream
+from ecgl_kernels.random import gaussian_rows, permutation_key, substream
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.source import (
     AnyArray,
     ColumnSource,
     CsrBlock,
     DenseSource,
-    EdgeBlock,
-    EdgeLoader,
     GraphSource,
     SparseSource,
 )
 from ecgl_scale.store.sources.kron import require_range
+from ecgl_scale.store.sources.sbm_edges import BlockModel, EdgeSettings, SbmEdges
 
-EDGE_STREAM, NODE_STREAM, CLASS_STREAM, ARRIVAL_STREAM, NOISE_STREAM, MEAN_STREAM, WORD_STREAM = range(16, 23)
-IMBALANCE = 0.8
-"""Class sizes fall like rank^-0.8: of 47 classes the largest has a sixth of the nodes, the smallest a 140th."""
-MAX_CLASS_SHARE = 1 / 8
-"""A node has at most this share of its class as targets, else homophily could not be kept."""
+ARRIVAL_STREAM, NOISE_STREAM, MEAN_STREAM, WORD_STREAM = range(19, 23)
 UPPER_QUARTILE = 0.6745
 """A quarter of the features tell a class apart: those whose second normal draw lies above this."""
 
@@ -146,7 +140,8 @@ def sbm_source(
         if not 0.0 < average_degree <= num_nodes:
             raise UsageError(f"the average degree is {average_degree}", expected=f"above 0, up to {num_nodes} nodes")
         num_edges = round(num_nodes * average_degree / (2 if symmetrise else 1))
-    graph = _plan(num_nodes, num_classes, num_edges, homophily, symmetrise=symmetrise, seed=seed)
+    edges = SbmEdges(name, EdgeSettings(num_nodes, num_classes, num_edges, homophily, symmetrise, seed))
+    graph = edges.graph
     features: DenseSource | SparseSource | None = None
     if sparse and num_features:
         require_range("number of words a node", words_per_node, 1, min(num_features // 3, 1 << 16))
@@ -157,7 +152,7 @@ def sbm_source(
         name=name,
         num_nodes=num_nodes,
         num_edges_hint=num_edges,
-        edge_loaders=partial(_edge_loaders, graph, name),
+        edges=edges,
         features=features,
         columns=(
             ColumnSource("label", np.dtype(np.int32), name, partial(_labels, graph)),
@@ -180,93 +175,14 @@ def sbm_source(
     )
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What the kernels need to know; see ecgl_kernels.blockmodel for the names."""
-
-    class_nodes: NDArray[np.int64]
-    class_edges: NDArray[np.int64]
-    caps: NDArray[np.float64]
-    knees: NDArray[np.float64]
-    key: NDArray[np.uint64]
-    edge_seed: np.uint64
-    homophily: float
-    reach: int
-
-    @property
-    def num_nodes(self) -> int:
-        return int(self.class_nodes[-1])
-
-    @property
-    def num_edges(self) -> int:
-        return int(self.class_edges[-1])
-
-    @property
-    def num_classes(self) -> int:
-        return self.class_nodes.size - 1
-
-
-def _plan(num_nodes: int, num_classes: int, num_edges: int, homophily: float, *, symmetrise: bool, seed: int) -> _Plan:
-    reach = (num_nodes - 1) // 2 if symmetrise else num_nodes - 1
-    if not 1 <= num_edges <= num_nodes * reach // 2:
-        raise UsageError(
-            f"{num_edges} edges on {num_nodes} nodes",
-            expected=f"1 to {num_nodes * reach // 2}, half of all pairs: edges are distinct and no loops",
-            fix="lower the average degree, or take more nodes",
-        )
-    ranks = np.empty(num_classes, np.int64)
-    permute_block(0, permutation_key(num_classes, substream(seed, CLASS_STREAM)), ranks)
-    shares = np.cumsum((1.0 + ranks) ** -IMBALANCE)
-    class_nodes = np.zeros(num_classes + 1, np.int64)
-    class_nodes[1:] = np.floor(shares / shares[-1] * (num_nodes - num_classes)).astype(np.int64)
-    class_nodes += np.arange(num_classes + 1)
-    # in whole numbers: a product of two large counts would lose its last digits as float64
-    class_edges = np.array([num_edges * int(nodes) // num_nodes for nodes in class_nodes], np.int64)
-
-    sizes = np.diff(class_nodes).astype(np.float64)
-    means = np.diff(class_edges) / sizes
-    # below reach, so that a slip of one in floating point cannot ask for more targets than there are
-    caps = np.minimum(np.maximum(np.ceil(2.0 * means), np.ceil(sizes * MAX_CLASS_SHARE)), max(reach - 1, 1))
-    # F(s) = E_c with q = E_c / (cap s): 2 sqrt(knee / s) - knee / s = q
-    knees = sizes * (1.0 - np.sqrt(np.maximum(1.0 - means / caps, 0.0))) ** 2
-    # a class without edges is never asked for one; any positive number keeps the formulas finite
-    knees = np.maximum(knees, np.finfo(np.float64).tiny)
-    key = permutation_key(num_nodes, substream(seed, NODE_STREAM))
-    return _Plan(class_nodes, class_edges, caps, knees, key, substream(seed, EDGE_STREAM), float(homophily), reach)
-
-
-def _edge_loaders(graph: _Plan, origin: str, max_edges: int) -> Iterator[EdgeLoader]:
-    for first in range(0, graph.num_edges, max_edges):
-        yield partial(_load_edges, graph, origin, first, min(max_edges, graph.num_edges - first))
-
-
-def _load_edges(graph: _Plan, origin: str, first: int, count: int) -> EdgeBlock:
-    dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint32 if graph.num_nodes <= 1 << 32 else np.uint64)
-    src, dst = np.empty(count, dtype), np.empty(count, dtype)
-    kernels.block_model_edges(
-        first,
-        graph.edge_seed,
-        graph.homophily,
-        graph.reach,
-        graph.class_nodes,
-        graph.class_edges,
-        graph.caps,
-        graph.knees,
-        graph.key,
-        src,
-        dst,
-    )
-    return EdgeBlock(src, dst, origin=origin, first_row=first)
-
-
-def _labels(graph: _Plan, max_rows: int) -> Iterator[NDArray[np.int32]]:
+def _labels(graph: BlockModel, max_rows: int) -> Iterator[NDArray[np.int32]]:
     for first in range(0, graph.num_nodes, max_rows):
         labels = np.empty(min(max_rows, graph.num_nodes - first), np.int32)
         kernels.node_classes(first, graph.class_nodes, graph.key, labels)
         yield labels
 
 
-def _arrivals(graph: _Plan, periods: int, seed: int, max_rows: int) -> Iterator[AnyArray]:
+def _arrivals(graph: BlockModel, periods: int, seed: int, max_rows: int) -> Iterator[AnyArray]:
     stream = substream(seed, ARRIVAL_STREAM)
     first = 0
     for labels in _labels(graph, max_rows):
@@ -276,7 +192,7 @@ def _arrivals(graph: _Plan, periods: int, seed: int, max_rows: int) -> Iterator[
         yield arrivals
 
 
-def _dense(graph: _Plan, origin: str, num_features: int, signal: float, seed: int) -> DenseSource:
+def _dense(graph: BlockModel, origin: str, num_features: int, signal: float, seed: int) -> DenseSource:
     means = _class_means(graph.num_classes, num_features, signal, seed)
     stream = substream(seed, NOISE_STREAM)
 
@@ -303,7 +219,9 @@ def _class_means(num_classes: int, num_features: int, signal: float, seed: int) 
     return np.where(chosen, means * scale, np.float32(0.0)).astype(np.float32)
 
 
-def _words(graph: _Plan, origin: str, num_words: int, words_per_node: int, *, signal: float, seed: int) -> SparseSource:
+def _words(
+    graph: BlockModel, origin: str, num_words: int, words_per_node: int, *, signal: float, seed: int
+) -> SparseSource:
     stream = substream(seed, WORD_STREAM)
     key = permutation_key(num_words, stream)
     share = signal / (signal + 4.0)
