@@ -6,7 +6,7 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 READ_WHOLE_BELOW_BYTES = 64 * MIB
 """Up to this size ``open`` compares every byte, in milliseconds; above, each block is compared when first read."""
+
+
+class BuildSettings(TypedDict, total=False):
+    """How a graph in memory becomes a store."""
+
+    options: BuildOptions | None
+    memory: str | int | None
+    overwrite: bool
 
 
 class GraphStore:
@@ -70,35 +78,34 @@ class GraphStore:
         *,
         num_nodes: int | None = None,
         columns: dict[str, Any] | None = None,
-        options: BuildOptions | None = None,
-        memory: str | int | None = None,
-        overwrite: bool = False,
+        **settings: Unpack[BuildSettings],
     ) -> GraphStore:
         """Build a store from arrays or tensors in memory: ``edge_index`` [2, E], ``x`` [N, K] (or sparse), ``y`` [N].
 
-        All edges are kept as they are, duplicates and self loops too, unless ``options`` says otherwise.
+        All edges are kept as they are, duplicates and self loops too, unless ``settings`` has other ``options``.
         """
         source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns)
         keep_all = BuildOptions(keep_duplicates=True, self_loops="keep")
-        build_store(source, Path(path), Resources.of(memory), options=options or keep_all, overwrite=overwrite)
+        resources, overwrite = Resources.of(settings.get("memory")), settings.get("overwrite", False)
+        build_store(source, Path(path), resources, options=settings.get("options") or keep_all, overwrite=overwrite)
         return cls.open(path)
 
     @classmethod
-    def from_dgl(cls, graph: dgl.DGLGraph, path: str | Path, **settings: Any) -> GraphStore:
+    def from_dgl(cls, graph: dgl.DGLGraph, path: str | Path, **settings: Unpack[BuildSettings]) -> GraphStore:
         """Build a store from a homogeneous DGL graph with its ``feat``, ``label`` and other node arrays."""
         from ecgl_scale.store.convert import arrays_of_dgl
 
         return cls._from_arrays(arrays_of_dgl(graph), path, settings)
 
     @classmethod
-    def from_pyg(cls, data: Any, path: str | Path, **settings: Any) -> GraphStore:
+    def from_pyg(cls, data: Any, path: str | Path, **settings: Unpack[BuildSettings]) -> GraphStore:
         """Build a store from a PyG ``Data`` (or anything with ``edge_index``, ``x``, ``y`` and masks)."""
         from ecgl_scale.store.convert import arrays_of_pyg
 
         return cls._from_arrays(arrays_of_pyg(data), path, settings)
 
     @classmethod
-    def _from_arrays(cls, arrays: dict[str, Any], path: str | Path, settings: dict[str, Any]) -> GraphStore:
+    def _from_arrays(cls, arrays: dict[str, Any], path: str | Path, settings: BuildSettings) -> GraphStore:
         return cls.from_edge_index(
             arrays["edge_index"],
             arrays["x"],

@@ -25,7 +25,7 @@ from ecgl_scale.store.sources.edges import open_edge_files
 from ecgl_scale.store.sources.kron import kron_source
 from ecgl_scale.store.sources.npy_edges import NpyEdges, join_crc32, zlib
 from ecgl_scale.store.sources.npz import open_npz_source
-from ecgl_scale.store.sources.sbm import sbm_source
+from ecgl_scale.store.sources.sbm import SbmSettings, sbm_source
 from ecgl_scale.store.verify import verify_store
 from ecgl_scale.tasks.graphs import extract_graph
 from tests.resources import at
@@ -78,7 +78,7 @@ SOURCES = {
     "arrays": lambda _: (array_source(random_edges(NUM_NODES, 5_000), num_nodes=NUM_NODES), KEEP_ALL),
     "kron": lambda _: (kron_source(scale=10, num_features=3), SYMMETRIC),
     "block model": lambda _: (
-        sbm_source(num_nodes=3_000, num_classes=5, num_features=20, average_degree=6.0),
+        sbm_source(SbmSettings(num_nodes=3_000, num_classes=5, num_features=20, average_degree=6.0)),
         WITH_LOOPS,
     ),
 }

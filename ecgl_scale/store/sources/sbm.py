@@ -78,99 +78,107 @@ def like_source(name: str, seed: int = 0) -> GraphSource:
         raise UsageError(f"there is no preset {name!r}", expected=" or ".join(LIKE))
     preset = LIKE[name]
     return sbm_source(
-        num_nodes=preset.num_nodes,
-        num_classes=preset.num_classes,
-        num_features=preset.num_features,
-        num_edges=preset.num_edges,
-        homophily=preset.homophily,
-        symmetrise=preset.symmetrise,
-        sparse=preset.sparse,
-        seed=seed,
-        name=f"like-{name}",
+        SbmSettings(
+            num_nodes=preset.num_nodes,
+            num_classes=preset.num_classes,
+            num_features=preset.num_features,
+            num_edges=preset.num_edges,
+            homophily=preset.homophily,
+            symmetrise=preset.symmetrise,
+            sparse=preset.sparse,
+            seed=seed,
+            name=f"like-{name}",
+        )
     )
 
 
-def sbm_source(
-    *,
-    num_nodes: int,
-    num_classes: int,
-    num_features: int,
-    average_degree: float = 16.0,
-    homophily: float = 0.8,
-    periods: int = 10,
-    signal: float = 4.0,
-    seed: int = 0,
-    sparse: bool = False,
-    words_per_node: int = 60,
-    symmetrise: bool = True,
-    num_edges: int | None = None,
-    name: str = "sbm",
-) -> GraphSource:
-    """Describe a degree-corrected block-model graph.
+@dataclass(frozen=True, kw_only=True)
+class SbmSettings:
+    """What a degree-corrected block-model graph is like."""
 
-    Parameters
-    ----------
-    num_features
-        0 for none.
-    average_degree
-        Of the stored graph, both directions counted if ``symmetrise``; ``num_edges`` (each edge once) overrides it.
-    homophily
-        Share of the edges that stay in their class.
-    signal
-        Dense: distance of two class means, in standard deviations of the noise. Sparse: a share
-        ``signal / (signal + 4)`` of a node's words comes from its class's topic.
-    symmetrise
-        The builder will add the other direction, so generate each pair from one end only.
+    num_nodes: int
+    num_classes: int
+    num_features: int
+    """0 for none."""
+    average_degree: float = 16.0
+    """Of the stored graph, both directions counted if ``symmetrise``; ``num_edges`` (each edge once) overrides it."""
+    homophily: float = 0.8
+    """Share of the edges that stay in their class."""
+    periods: int = 10
+    signal: float = 4.0
+    """Dense: distance of two class means, in standard deviations of the noise. Sparse: a share
+    ``signal / (signal + 4)`` of a node's words comes from its class's topic."""
+    seed: int = 0
+    sparse: bool = False
+    words_per_node: int = 60
+    symmetrise: bool = True
+    """The builder will add the other direction, so generate each pair from one end only."""
+    num_edges: int | None = None
+    name: str = "sbm"
+
+    def __post_init__(self) -> None:
+        require_range("number of nodes", self.num_nodes, 2, 1 << 40)
+        require_range("number of classes", self.num_classes, 1, min(self.num_nodes, 1 << 20))
+        require_range("number of features", self.num_features, 0, 1 << 24)
+        require_range("number of periods", self.periods, 1, 1 << 20)
+        require_range("seed", self.seed, 0, (1 << 63) - 1)
+        if not 0.0 <= self.homophily <= 1.0:
+            raise UsageError(f"the homophily is {self.homophily}", expected="0 to 1")
+        if not 0.0 <= self.signal <= 1e3:
+            raise UsageError(f"the signal is {self.signal}", expected="0 to 1000")
+        if self.num_edges is None and not 0.0 < self.average_degree <= self.num_nodes:
+            expected = f"above 0, up to {self.num_nodes} nodes"
+            raise UsageError(f"the average degree is {self.average_degree}", expected=expected)
+        if self.sparse and self.num_features:
+            require_range("number of words a node", self.words_per_node, 1, min(self.num_features // 3, 1 << 16))
+
+    @property
+    def edges(self) -> EdgeSettings:
+        """What the edges follow from."""
+        num_edges = self.num_edges
+        if num_edges is None:
+            num_edges = round(self.num_nodes * self.average_degree / (2 if self.symmetrise else 1))
+        counts = (self.num_nodes, self.num_classes, num_edges)
+        return EdgeSettings(*counts, self.homophily, self.symmetrise, self.seed)
+
+
+def sbm_source(settings: SbmSettings) -> GraphSource:
+    """Describe a degree-corrected block-model graph.
 
     Raises
     ------
     UsageError
-        An argument is out of range, or there are not that many distinct edges.
+        There are not that many distinct edges.
     """
-    require_range("number of nodes", num_nodes, 2, 1 << 40)
-    require_range("number of classes", num_classes, 1, min(num_nodes, 1 << 20))
-    require_range("number of features", num_features, 0, 1 << 24)
-    require_range("number of periods", periods, 1, 1 << 20)
-    require_range("seed", seed, 0, (1 << 63) - 1)
-    if not 0.0 <= homophily <= 1.0:
-        raise UsageError(f"the homophily is {homophily}", expected="0 to 1")
-    if not 0.0 <= signal <= 1e3:
-        raise UsageError(f"the signal is {signal}", expected="0 to 1000")
-    if num_edges is None:
-        if not 0.0 < average_degree <= num_nodes:
-            raise UsageError(f"the average degree is {average_degree}", expected=f"above 0, up to {num_nodes} nodes")
-        num_edges = round(num_nodes * average_degree / (2 if symmetrise else 1))
-    edges = SbmEdges(name, EdgeSettings(num_nodes, num_classes, num_edges, homophily, symmetrise, seed))
+    name, edges = settings.name, SbmEdges(settings.name, settings.edges)
     graph = edges.graph
     features: DenseSource | SparseSource | None = None
-    if sparse and num_features:
-        require_range("number of words a node", words_per_node, 1, min(num_features // 3, 1 << 16))
-        features = _words(graph, name, num_features, words_per_node, signal=signal, seed=seed)
-    elif num_features:
-        features = _dense(graph, name, num_features, signal, seed)
+    if settings.num_features:
+        features = _words(graph, settings) if settings.sparse else _dense(graph, settings)
+    arrivals = partial(_arrivals, graph, settings.periods, settings.seed)
     return GraphSource(
         name=name,
-        num_nodes=num_nodes,
-        num_edges_hint=num_edges,
+        num_nodes=settings.num_nodes,
+        num_edges_hint=graph.num_edges,
         edges=edges,
         features=features,
         columns=(
             ColumnSource("label", np.dtype(np.int32), name, partial(_labels, graph)),
-            ColumnSource("arrival", np.dtype(np.int32), name, partial(_arrivals, graph, periods, seed)),
+            ColumnSource("arrival", np.dtype(np.int32), name, arrivals),
         ),
-        num_classes=num_classes,
+        num_classes=settings.num_classes,
         provenance={
             "generator": "degree-corrected block model",
-            "num_nodes": num_nodes,
-            "num_edges": num_edges,
-            "num_classes": num_classes,
-            "num_features": num_features,
-            "homophily": homophily,
-            "periods": periods,
-            "signal": signal,
-            "sparse": sparse,
-            "seed": seed,
-            "symmetrise": symmetrise,
+            "num_nodes": settings.num_nodes,
+            "num_edges": graph.num_edges,
+            "num_classes": settings.num_classes,
+            "num_features": settings.num_features,
+            "homophily": settings.homophily,
+            "periods": settings.periods,
+            "signal": settings.signal,
+            "sparse": settings.sparse,
+            "seed": settings.seed,
+            "symmetrise": settings.symmetrise,
         },
     )
 
@@ -192,9 +200,10 @@ def _arrivals(graph: BlockModel, periods: int, seed: int, max_rows: int) -> Iter
         yield arrivals
 
 
-def _dense(graph: BlockModel, origin: str, num_features: int, signal: float, seed: int) -> DenseSource:
-    means = _class_means(graph.num_classes, num_features, signal, seed)
-    stream = substream(seed, NOISE_STREAM)
+def _dense(graph: BlockModel, settings: SbmSettings) -> DenseSource:
+    num_features = settings.num_features
+    means = _class_means(graph.num_classes, num_features, settings.signal, settings.seed)
+    stream = substream(settings.seed, NOISE_STREAM)
 
     def blocks(max_rows: int) -> Iterator[AnyArray]:
         first = 0
@@ -205,7 +214,7 @@ def _dense(graph: BlockModel, origin: str, num_features: int, signal: float, see
             first += labels.size
             yield rows
 
-    return DenseSource(num_features=num_features, dtype=np.dtype(np.float32), origin=origin, blocks=blocks)
+    return DenseSource(num_features, np.dtype(np.float32), settings.name, blocks)
 
 
 def _class_means(num_classes: int, num_features: int, signal: float, seed: int) -> NDArray[np.float32]:
@@ -219,12 +228,11 @@ def _class_means(num_classes: int, num_features: int, signal: float, seed: int) 
     return np.where(chosen, means * scale, np.float32(0.0)).astype(np.float32)
 
 
-def _words(
-    graph: BlockModel, origin: str, num_words: int, words_per_node: int, *, signal: float, seed: int
-) -> SparseSource:
-    stream = substream(seed, WORD_STREAM)
+def _words(graph: BlockModel, settings: SbmSettings) -> SparseSource:
+    num_words, words_per_node = settings.num_features, settings.words_per_node
+    stream = substream(settings.seed, WORD_STREAM)
     key = permutation_key(num_words, stream)
-    share = signal / (signal + 4.0)
+    share = settings.signal / (settings.signal + 4.0)
     topic_size = min(num_words, 4 * words_per_node)
 
     def blocks(max_rows: int) -> Iterator[CsrBlock]:
@@ -238,6 +246,4 @@ def _words(
             first += labels.size
             yield CsrBlock(indptr, indices, np.ones(indices.size, np.float32))
 
-    return SparseSource(
-        num_features=num_words, num_values=graph.num_nodes * words_per_node, origin=origin, blocks=blocks
-    )
+    return SparseSource(num_words, graph.num_nodes * words_per_node, settings.name, blocks)
