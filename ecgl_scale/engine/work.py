@@ -30,6 +30,8 @@ Record = TypeVar("Record")
 WORKS: dict[str, str] = {
     "ingest.partition": "ecgl_scale.store.edges.partition:PartitionWork",
     "ingest.block": "ecgl_scale.store.edges.write:BlockWork",
+    "store.verify_bytes": "ecgl_scale.store.verify:ByteCheck",
+    "store.verify_rows": "ecgl_scale.store.verify:RowCheck",
 }
 """Where each kind of work is, by its name: a worker is told names from this table, never code."""
 

@@ -65,7 +65,7 @@ class GraphStore:
         manifest = Manifest.read(path)
         check_files(path, manifest)
         if manifest.total_bytes <= READ_WHOLE_BELOW_BYTES:
-            check_bytes(path, manifest, threads=1)
+            check_bytes(path, manifest)
         return cls(path, manifest)
 
     @classmethod

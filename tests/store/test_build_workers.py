@@ -212,3 +212,21 @@ def test_workers_extract_the_same_task_graph_as_threads(tmp_path, kind):
     assert executor.times_run("ingest.partition", 1) == 2
     assert bytes_of(tmp_path / "workers") == bytes_of(tmp_path / "threads")
     assert not list(Path(tmp_path).glob(".*"))
+
+
+def test_workers_verify_a_store_and_name_what_is_wrong_with_it(tmp_path):
+    build_store(kron_source(scale=10, num_features=4), tmp_path / "store", at(), options=SYMMETRIC)
+    broken = OSError(errno.EIO, "once")
+    executor = ScriptedExecutor(tmp_path / "counts", failures={("store.verify_bytes", 1): [broken]})
+    heard = []
+    report = verify_store(tmp_path / "store", at(executor=executor, on_event=heard.append))
+    assert report == verify_store(tmp_path / "store", at())
+    assert heard[-1].done == report.num_edges
+    assert executor.times_run("store.verify_bytes", 1) == 2
+    assert executor.times_run("store.verify_rows", 0) == 1
+    path = tmp_path / "store" / "tiles" / "00000.arrow"
+    content = bytearray(path.read_bytes())
+    content[5_000] ^= 1  # between the pages that opening looks at
+    path.write_bytes(content)
+    with pytest.raises(CorruptStoreError, match=r"00000\.arrow"):
+        verify_store(tmp_path / "store", at(executor=executor))
