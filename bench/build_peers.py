@@ -64,8 +64,7 @@ def _kron_pairs(scale: int) -> NDArray[np.uint32]:
     source = kron_source(scale=scale)
     pairs = np.empty((2, source.num_edges_hint), np.uint32)
     position = 0
-    for load in source.edge_loaders(1 << 22):
-        block = load()
+    for block in source.edges.stream(1 << 22):
         pairs[0, position : position + block.src.size] = block.src
         pairs[1, position : position + block.dst.size] = block.dst
         position += block.src.size

@@ -37,7 +37,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.sources.sbm import LIKE, sbm_source
+from ecgl_scale.store.sources.sbm import LIKE, SbmSettings, sbm_source
 from ecgl_scale.units import GIB
 
 HIDDEN = 256
@@ -119,14 +119,16 @@ def _build(work: Path, name: str, share: float, num_edges: int | None = None) ->
     store = work / f"epoch-{name}.ecgl"
     shutil.rmtree(store, ignore_errors=True)
     source = sbm_source(
-        num_nodes=max(round(preset.num_nodes * share), preset.num_classes),
-        num_classes=preset.num_classes,
-        num_features=preset.num_features,
-        num_edges=round(preset.num_edges * share) if num_edges is None else num_edges,
-        homophily=preset.homophily,
-        symmetrise=preset.symmetrise,
-        sparse=preset.sparse,
-        name=f"like-{name}",
+        SbmSettings(
+            num_nodes=max(round(preset.num_nodes * share), preset.num_classes),
+            num_classes=preset.num_classes,
+            num_features=preset.num_features,
+            num_edges=round(preset.num_edges * share) if num_edges is None else num_edges,
+            homophily=preset.homophily,
+            symmetrise=preset.symmetrise,
+            sparse=preset.sparse,
+            name=f"like-{name}",
+        )
     )
     build_store(source, store, Resources.of(), options=BuildOptions(symmetrise=preset.symmetrise))
     return store

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.harness import DEFAULT_WORK, save
-from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.base.buffers import aligned_bytes
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
 from ecgl_scale.store.source import DenseSource

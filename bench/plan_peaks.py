@@ -24,7 +24,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.method.table import built_in_methods
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
-from ecgl_scale.store.sources.sbm import sbm_source
+from ecgl_scale.store.sources.sbm import SbmSettings, sbm_source
 
 LOW, HIGH = 0.5, 1.1
 CLASSES, FEATURES, DEGREE = 10, 100, 16.0
@@ -88,7 +88,9 @@ def _build(path: Path, num_nodes: int, *, sparse: bool = False) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     num_features = SPARSE_FEATURES if sparse else FEATURES
     source = sbm_source(
-        num_nodes=num_nodes, num_classes=CLASSES, num_features=num_features, average_degree=DEGREE, sparse=sparse
+        SbmSettings(
+            num_nodes=num_nodes, num_classes=CLASSES, num_features=num_features, average_degree=DEGREE, sparse=sparse
+        )
     )
     build_store(source, path, Resources.of(), options=BuildOptions(symmetrise=True))
     return path

@@ -24,7 +24,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.sources.npz import open_npz_source
-from ecgl_scale.store.sources.sbm import sbm_source
+from ecgl_scale.store.sources.sbm import SbmSettings, sbm_source
 
 LOW, HIGH = 0.5, 2.0
 CLASSES, FEATURES, DEGREE = 10, 100, 16.0
@@ -94,7 +94,9 @@ def _build(graph: str, work: Path, data: Path, num_nodes: int) -> Path:
     path = work / f"time-{graph}.ecgl"
     shutil.rmtree(path, ignore_errors=True)
     if graph == GENERATED:
-        source = sbm_source(num_nodes=num_nodes, num_classes=CLASSES, num_features=FEATURES, average_degree=DEGREE)
+        source = sbm_source(
+            SbmSettings(num_nodes=num_nodes, num_classes=CLASSES, num_features=FEATURES, average_degree=DEGREE)
+        )
         build_store(source, path, Resources.of(), options=BuildOptions(symmetrise=True))
     else:
         build_store(open_npz_source(data / f"{graph}.npz"), path, Resources.of())

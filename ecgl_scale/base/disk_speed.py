@@ -8,7 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ecgl_scale.base.durable import DurableWriter, aligned_bytes, open_direct
+from ecgl_scale.base.buffers import aligned_bytes
+from ecgl_scale.base.direct import open_direct
+from ecgl_scale.base.durable import DurableWriter
 from ecgl_scale.units import MIB
 
 BLOCK_BYTES = 8 * MIB

@@ -1,21 +1,20 @@
 """Files that are either whole or not there.
 
-Small files go through a temporary name, fsync and rename. Large files are written once, from start to end, into a
-staging directory beside the target, past the page cache where the file system allows it (O_DIRECT: on a build larger
-than memory the page cache only costs copies and evictions), with size and crc32c taken on the way.
-The staging directory takes the target's name in one rename after everything in it is fsynced.
+``atomic_file`` is the one way to a file that appears whole: another name, fsync, rename, fsync of the directory.
+``DurableWriter`` writes one large file from start to end, past the page cache where the file system allows it
+(O_DIRECT: on a build larger than memory the page cache only costs copies and evictions), with size and crc32c taken on
+the way; for files under an atomic name, or in a staging directory, which takes its own name in one rename.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import mmap
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,10 @@ from typing import Any
 import crc32c
 import numpy as np
 
+from ecgl_scale.base.buffers import aligned_bytes
+from ecgl_scale.base.direct import SECTOR_BYTES, open_direct, round_up, write_all
 from ecgl_scale.errors import EcglError, InvalidInputError, StorageError
 from ecgl_scale.units import MIB, format_bytes
-
-SECTOR_BYTES = 4096
-"""O_DIRECT wants addresses, offsets and lengths in multiples of the device's block."""
 
 WRITE_BUFFER_BYTES = 4 * MIB
 
@@ -90,69 +88,37 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def atomic_file(path: Path, *, needed_bytes: int | None = None, is_shared: bool = False) -> Iterator[Path]:
+    """Give a name beside ``path``; what is written there takes the name ``path``, durably, when the ``with`` ends.
+
+    An error inside leaves ``path`` as it was and nothing beside it. ``is_shared``: other processes may be writing the
+    same file, so the name is this process's own; else a kill leaves a name that the next writer uses again.
+    """
+    own = f"{socket.gethostname()}-{os.getpid()}." if is_shared else ""
+    partial = path.with_name(f".{path.name}.{own}partial")
+    with storage_errors(path, needed_bytes=needed_bytes):
+        try:
+            partial.unlink(missing_ok=True)
+            yield partial
+            descriptor = os.open(partial, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            partial.replace(path)
+            fsync_directory(path.absolute().parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
 def write_atomically(path: Path, text: str) -> WrittenFile:
     """Write a small text file that appears whole or not at all."""
     encoded = text.encode()
-    partial = path.with_name(f".{path.name}.partial")
-    with storage_errors(path, needed_bytes=len(encoded)):
-        with partial.open("wb") as file:
-            file.write(encoded)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        fsync_directory(path.parent)
+    with atomic_file(path, needed_bytes=len(encoded)) as partial:
+        partial.write_bytes(encoded)
     return WrittenFile(len(encoded), crc32c_of(encoded))
-
-
-def open_direct(path: Path, flags: int) -> int:
-    """Open past the page cache where the file system can, else as usual."""
-    try:
-        return os.open(path, flags | os.O_DIRECT, 0o644)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        return os.open(path, flags, 0o644)
-
-
-def aligned_bytes(num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Page-aligned memory for O_DIRECT, given back to the system as soon as it is dropped.
-
-    Huge pages, where the system has them: fewer faults at first touch, fewer TLB misses when scattering.
-    """
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # Python's default is shared memory, which has no huge pages
-    memory = mmap.mmap(-1, round_up(max(num_bytes, 1), SECTOR_BYTES), flags=private)
-    if num_bytes >= 4 * MIB:
-        with suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, dtype=np.uint8)[:num_bytes]
-
-
-class ReusableBytes:
-    """Aligned memory kept from one use to the next: touching fresh pages costs more than most uses of them."""
-
-    def __init__(self) -> None:
-        self._memory = aligned_bytes(0)
-
-    @property
-    def size(self) -> int:
-        """Bytes held now."""
-        return self._memory.size
-
-    def take(self, num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """The first ``num_bytes``; what was taken before is overwritten."""
-        if num_bytes > self._memory.size:
-            self.drop()  # first, or both generations would be there at once
-            self._memory = aligned_bytes(num_bytes)
-        return self._memory[:num_bytes]
-
-    def drop(self) -> None:
-        """Give the memory back."""
-        self._memory = aligned_bytes(0)
-
-
-def round_up(number: int, multiple: int) -> int:
-    """The next multiple at or above ``number``."""
-    return -(-number // multiple) * multiple
 
 
 class DurableWriter:
@@ -234,16 +200,3 @@ class DurableWriter:
 
     def __exit__(self, *failure: object) -> None:
         self.close()
-
-
-def write_all(descriptor: int, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-    """``os.write`` until all is written, leaving O_DIRECT where a file system takes the flag but not the write."""
-    position = 0
-    while position < data.size:
-        try:
-            position += os.write(descriptor, data[position:].data)
-        except OSError as error:
-            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-            if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
-                raise
-            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)

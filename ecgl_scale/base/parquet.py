@@ -1,8 +1,7 @@
-"""Columns of numbers as one Parquet file, batch by batch, whole or not at all."""
+"""Tables as Parquet files, batch by batch, whole or not at all."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import DTypeLike, NDArray
 
-from ecgl_scale.base.durable import fsync_directory, storage_errors
+from ecgl_scale.base.durable import atomic_file
 
 ROWS_AT_ONCE = 1 << 20
 """Rows that callers give as a batch."""
@@ -27,26 +26,35 @@ def write_parquet(
     metadata: Mapping[bytes, bytes] | None = None,
     needed_bytes: int | None = None,
 ) -> None:
-    """Write ``batches``, each an array a column, to a temporary file that then takes the name ``path``.
+    """Write columns of numbers from ``batches``, each an array a column.
 
     ``repeated`` columns have few distinct values and are kept as a dictionary of them: for a column whose values are
     hardly there twice that would be 60 MiB for nothing. Memory: a batch, a few times.
     """
     schema = pa.schema([(name, pa.from_numpy_dtype(dtype)) for name, dtype in columns.items()], metadata)
-    partial = path.with_name(f".{path.name}.partial")
-    with storage_errors(path, needed_bytes=needed_bytes):
-        try:
-            with partial.open("wb") as file:
-                with pq.ParquetWriter(file, schema, use_dictionary=list(repeated) or False) as writer:
-                    for batch in batches:
-                        arrays = [_as_arrow(*pair) for pair in zip(batch, columns.values(), strict=True)]
-                        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            fsync_directory(path.absolute().parent)
-        finally:
-            partial.unlink(missing_ok=True)
+    tables = (
+        pa.Table.from_arrays([_as_arrow(*pair) for pair in zip(batch, columns.values(), strict=True)], schema=schema)
+        for batch in batches
+    )
+    write_tables(path, schema, tables, repeated=repeated, needed_bytes=needed_bytes)
+
+
+def write_tables(
+    path: Path,
+    schema: pa.Schema,
+    tables: Iterable[pa.Table],
+    *,
+    repeated: Sequence[str] = (),
+    needed_bytes: int | None = None,
+) -> None:
+    """Write Arrow tables, which may hold text and nulls, one after the other, whole or not at all."""
+    with (
+        atomic_file(path, needed_bytes=needed_bytes) as partial,
+        partial.open("wb") as file,  # ours and not Arrow's, whose errors do not say that a disk is full
+        pq.ParquetWriter(file, schema, use_dictionary=list(repeated) or False) as writer,
+    ):
+        for table in tables:
+            writer.write_table(table)
 
 
 def _as_arrow(column: NDArray[Any], dtype: DTypeLike) -> pa.Array:

@@ -81,7 +81,7 @@ def sbm(
 ) -> None:
     """Make a degree-corrected block model with classes, features and arrival times."""
     from ecgl_scale.store.edges.plan import BuildOptions
-    from ecgl_scale.store.sources.sbm import LIKE, like_source, sbm_source
+    from ecgl_scale.store.sources.sbm import LIKE, SbmSettings, like_source, sbm_source
 
     if like is not None:
         if nodes is not None or classes is not None or features is not None:
@@ -92,13 +92,15 @@ def sbm(
             raise UsageError("the size is missing", expected="--nodes, --classes and --features, or --like NAME")
         source, symmetrise = (
             sbm_source(
-                num_nodes=nodes,
-                num_classes=classes,
-                num_features=features,
-                average_degree=average_degree,
-                homophily=homophily,
-                signal=signal,
-                seed=seed,
+                SbmSettings(
+                    num_nodes=nodes,
+                    num_classes=classes,
+                    num_features=features,
+                    average_degree=average_degree,
+                    homophily=homophily,
+                    signal=signal,
+                    seed=seed,
+                )
             ),
             True,
         )

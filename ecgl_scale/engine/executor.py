@@ -9,7 +9,7 @@ order of the blocks, whoever was done first. ``run_blocks`` is the two in one fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -27,10 +27,11 @@ Record_co = TypeVar("Record_co", covariant=True)
 class Workers(Protocol[Record_co]):
     """Workers that have opened a work."""
 
-    def run(self, blocks: Sequence[Block], given: Json = None) -> Iterator[tuple[Block, Record_co]]:
+    def run(self, blocks: Iterable[Block], given: Json = None) -> Iterator[tuple[Block, Record_co]]:
         """Run the work on each block, and give the records in the order of ``blocks``; the first error ends it.
 
-        ``given`` is what all blocks of this round are told: the number of a sweep, columns.
+        Blocks are asked for as workers become free. ``given`` is what all blocks of this round are told: the number of
+        a sweep, columns.
         """
         ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import LifoQueue
@@ -51,9 +51,9 @@ class LocalWorkers(Generic[Record]):
         self._num_scratches = 0
         self._lock = threading.Lock()
 
-    def run(self, blocks: Sequence[Block], given: Json = None) -> Iterator[tuple[Block, Record]]:
+    def run(self, blocks: Iterable[Block], given: Json = None) -> Iterator[tuple[Block, Record]]:
         """At most as many blocks as threads are worked on and one more is waiting; the first error stops it."""
-        if self._threads == 1 or len(blocks) == 1:
+        if self._threads == 1 or (isinstance(blocks, Sized) and len(blocks) == 1):
             for block in blocks:
                 yield block, self._run_one(block, given)
             return

@@ -9,8 +9,6 @@ compared when they are read. Which files there are follows from the cuts, so nob
 
 from __future__ import annotations
 
-import os
-import socket
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import aligned_bytes, crc32c_of, fsync_directory, storage_errors
+from ecgl_scale.base.buffers import aligned_bytes
+from ecgl_scale.base.durable import atomic_file, crc32c_of, storage_errors
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import CorruptStoreError, EcglError
 
@@ -92,17 +91,12 @@ class FilePlace:
 
     def _write_file(self, first: int, rows: NDArray[Any]) -> None:
         path = self._path(first)
-        partial = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.partial")
         content = rows.astype(self.dtype, copy=False)
-        with storage_errors(path, needed_bytes=content.nbytes):
+        with storage_errors(path):
             self.directory.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                file.write(content.data)
-                file.write(crc32c_of(content).to_bytes(CRC_BYTES, "little"))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            fsync_directory(self.directory)
+        with atomic_file(path, needed_bytes=content.nbytes, is_shared=True) as partial, partial.open("wb") as file:
+            file.write(content.data)
+            file.write(crc32c_of(content).to_bytes(CRC_BYTES, "little"))
 
     def _path(self, first: int) -> Path:
         return self.directory / f"{first}.rows"

@@ -31,6 +31,10 @@ WORKS: dict[str, str] = {
     "graph.propagate": "ecgl_scale.graph.propagate:PropagateWork",
     "infer.prepare": "ecgl_scale.infer.works:PrepareWork",
     "infer.layers": "ecgl_scale.infer.works:LayerWork",
+    "ingest.partition": "ecgl_scale.store.edges.partition:PartitionWork",
+    "ingest.block": "ecgl_scale.store.edges.write:BlockWork",
+    "store.verify_bytes": "ecgl_scale.store.verify:ByteCheck",
+    "store.verify_rows": "ecgl_scale.store.verify:RowCheck",
 }
 """Where each kind of work is, by its name: a worker is told names from this table, never code."""
 

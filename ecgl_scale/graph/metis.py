@@ -7,7 +7,6 @@ damaged only means that the graph is cut once more.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import fsync_directory, storage_errors
+from ecgl_scale.base.durable import atomic_file, storage_errors
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.graph import GraphStore
@@ -71,17 +70,8 @@ class Metis:
         if self.kept_in is None:
             return
         path = self._path(self.kept_in, count)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with storage_errors(path, needed_bytes=parts.nbytes):
-            try:
-                with partial.open("wb") as file:
-                    np.save(file, parts, allow_pickle=False)
-                    file.flush()
-                    os.fsync(file.fileno())
-                partial.replace(path)
-                fsync_directory(path.parent)
-            finally:
-                partial.unlink(missing_ok=True)
+        with atomic_file(path, needed_bytes=parts.nbytes, is_shared=True) as partial, partial.open("wb") as file:
+            np.save(file, parts, allow_pickle=False)
 
     def _path(self, directory: Path, count: int) -> Path:
         return directory / f"{self.graph.identity[:24]}-{count}.metis.npy"

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.base.buffers import aligned_bytes
 from ecgl_scale.graph.adjacency import Scale
 from ecgl_scale.graph.partition import CHUNK_ROWS, Where
 from ecgl_scale.infer.program import Dense, Pass

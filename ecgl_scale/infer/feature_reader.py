@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.product import multiply_rows
-from ecgl_scale.base.durable import aligned_bytes, crc32c_of
+from ecgl_scale.base.buffers import aligned_bytes
+from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.engine.work import Json

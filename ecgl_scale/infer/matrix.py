@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ecgl_scale.base.durable import aligned_bytes, storage_errors
+from ecgl_scale.base.buffers import aligned_bytes
+from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.infer.settings import Matrix
 
 

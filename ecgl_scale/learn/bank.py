@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import DurableWriter, crc32c_of, fsync_directory, storage_errors
+from ecgl_scale.base.durable import DurableWriter, atomic_file, crc32c_of, storage_errors
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.features.sparse import to_dense
@@ -180,18 +180,10 @@ class MemoryBank:
             columns["row"] = pa.FixedSizeListArray.from_arrays(pa.array(self.rows.reshape(-1)), self.num_features)
         batch = pa.record_batch(list(columns.values()), names=list(columns))
         batch = batch.replace_schema_metadata({**self._head(), "crc32c": f"{self._crc32c():08x}"})
-        partial = path.with_name(f".{path.name}.partial")
-        with storage_errors(path, needed_bytes=self.num_bytes):
-            try:
-                partial.unlink(missing_ok=True)
-                with DurableWriter(partial) as writer:
-                    with pa.ipc.new_file(pa.PythonFile(writer, mode="w"), batch.schema) as arrow:
-                        arrow.write_batch(batch)
-                    writer.finish()
-                partial.replace(path)
-                fsync_directory(path.absolute().parent)
-            finally:
-                partial.unlink(missing_ok=True)
+        with atomic_file(path, needed_bytes=self.num_bytes) as partial, DurableWriter(partial) as writer:
+            with pa.ipc.new_file(pa.PythonFile(writer, mode="w"), batch.schema) as arrow:
+                arrow.write_batch(batch)
+            writer.finish()
 
     def _head(self) -> dict[str, str]:
         head = {"format": FORMAT, "version": FORMAT_VERSION, "num_features": self.num_features}

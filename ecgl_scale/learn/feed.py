@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.base.buffers import aligned_bytes
 from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import Rows

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.rows import gather_csr
-from ecgl_scale.base.durable import DurableWriter, crc32c_of, fsync_directory, storage_errors, write_atomically
+from ecgl_scale.base.durable import DurableWriter, atomic_file, crc32c_of, storage_errors, write_atomically
 from ecgl_scale.errors import StorageError, UsageError
 from ecgl_scale.store.checked import read_exactly
 from ecgl_scale.store.features.dense import DenseFeatures
@@ -183,20 +183,13 @@ class FileSource(_DenseOnly):
     @classmethod
     def write(cls, path: Path, about: Mapping[str, Any], pieces: Iterator[NDArray[Any]]) -> FileSource:
         """Write all rows, durably; they count from the moment the JSON file is there."""
-        partial = path.with_name(f".{path.name}.partial")
-        with storage_errors(path, needed_bytes=4 * about["shape"][0] * about["shape"][1]):
+        with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial.unlink(missing_ok=True)
-            try:
-                with DurableWriter(partial) as writer:
-                    for piece in pieces:
-                        writer.write(np.ascontiguousarray(piece, np.float32).reshape(-1))
-                    written = writer.finish()
-            except BaseException:
-                partial.unlink(missing_ok=True)
-                raise
-            partial.replace(path)
-            fsync_directory(path.parent)
+        needed_bytes = 4 * about["shape"][0] * about["shape"][1]
+        with atomic_file(path, needed_bytes=needed_bytes) as partial, DurableWriter(partial) as writer:
+            for piece in pieces:
+                writer.write(np.ascontiguousarray(piece, np.float32).reshape(-1))
+            written = writer.finish()
         record = {"version": FORMAT_VERSION, **about, "crc32c": written.crc32c}
         write_atomically(path.with_suffix(".json"), json.dumps(record) + "\n")
         return cls(path, *about["shape"])

@@ -18,7 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import aligned_bytes, crc32c_of
+from ecgl_scale.base.buffers import aligned_bytes
+from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
 from ecgl_scale.engine.block import Block, split_blocks, stream_blocks
 from ecgl_scale.engine.plan import StagePlan

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import DurableWriter, crc32c_of, fsync_directory, storage_errors
+from ecgl_scale.base.durable import DurableWriter, atomic_file, crc32c_of, storage_errors
 from ecgl_scale.errors import InvalidInputError
 
 FORMAT = "ecgl_scale.tensors"
@@ -31,14 +31,9 @@ def save_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], *, about: Mapp
     arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     own = {"format": FORMAT, "version": FORMAT_VERSION, "crc32c": str(_crc_of(arrays))}
     content = save(arrays, metadata={**about, **own})
-    partial = path.with_name(f".{path.name}.partial")
-    with storage_errors(path, needed_bytes=len(content)):
-        partial.unlink(missing_ok=True)
-        with DurableWriter(partial) as writer:
-            writer.write(content)
-            writer.finish()
-        partial.replace(path)
-        fsync_directory(path.parent)
+    with atomic_file(path, needed_bytes=len(content)) as partial, DurableWriter(partial) as writer:
+        writer.write(content)
+        writer.finish()
 
 
 def load_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ecgl_kernels.attribute import accumulate_csr, evaluate_csr, weigh_csr
-from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.base.buffers import aligned_bytes
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.rank.attribute_dense import MAX_EXPONENT, RESERVE_BYTES, Vector, weights_underflow
 from ecgl_scale.store.features.sparse import SparseFeatures

@@ -24,7 +24,7 @@ from ecgl_kernels.diversity import (
     count_columns,
     cut_columns,
 )
-from ecgl_scale.base.durable import aligned_bytes
+from ecgl_scale.base.buffers import aligned_bytes
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.store.features.dense import DenseFeatures

@@ -18,7 +18,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import SECTOR_BYTES, ReusableBytes, crc32c_of, open_direct, round_up, storage_errors
+from ecgl_scale.base.buffers import ReusableBytes
+from ecgl_scale.base.direct import SECTOR_BYTES, open_direct, round_up
+from ecgl_scale.base.durable import crc32c_of, storage_errors
 from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import EcglError
 from ecgl_scale.store.checked import corrupt

@@ -12,7 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.config.schema import RunConfig, changed_keys
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.session.methods import about_method
@@ -79,21 +78,19 @@ def matrix_of(rows: tuple[tuple[float, ...], ...], num_tasks: int) -> Performanc
 def write_metrics(path: Path, state: RunState) -> None:
     """Write one row a measured value: losses by task and epoch, accuracies by task and tested task."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    names = ("kind", "task", "epoch", "tested", "value")
+    from ecgl_scale.base.parquet import write_tables
+
     rows: list[tuple[str, int, int | None, int | None, float]] = []
     for task, losses in enumerate(state.losses):
         rows += [("loss", task, epoch, None, loss) for epoch, loss in enumerate(losses)]
     for kind, matrix in (("macro", state.macro), ("micro", state.micro)):
         for task, row in enumerate(matrix):
             rows += [(kind, task, None, tested, value) for tested, value in enumerate(row)]
-    types = (pa.string(), pa.int64(), pa.int64(), pa.int64(), pa.float64())
-    columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(types)]
-    with storage_errors(path):
-        partial = path.with_name(f".{path.name}.partial")
-        pq.write_table(pa.table(dict(zip(names, columns, strict=True))), partial)
-        partial.replace(path)
+    places = {"task": pa.int64(), "epoch": pa.int64(), "tested": pa.int64()}
+    schema = pa.schema({"kind": pa.string(), **places, "value": pa.float64()})
+    columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(schema.types)]
+    write_tables(path, schema, [pa.table(columns, schema=schema)], repeated=["kind", *places])
 
 
 def _number(value: float) -> float | None:

@@ -1,17 +1,19 @@
 """Any source -> a store, within a memory budget.
 
-    partition edges   one pass over the source, keys grouped by destination        edge_partition
-    write rows, tiles sort each bucket, CSR rows, then tiles                         edge_write
-    features          stream rows into Zarr shards or sparse blocks                  dense, sparse
-    columns           labels, splits, anything with one value a node                 nodes
+    partition edges   one pass over the source, keys grouped by destination        edges/partition.py
+    write rows, tiles sort each bucket, CSR rows, then tiles                         edges/write.py
+    features          stream rows into Zarr shards or sparse blocks                  features/files.py
+    columns           labels, splits, anything with one value a node                 nodes.py
     manifest          written last; then the staging directory takes the target's name
+
+Edges go through the executor: pieces of the source, then blocks of rows. Features and columns are streamed by this
+process.
 
 Everything happens in a staging directory beside the target, so a failure or a kill leaves the target as it was.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,19 +23,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import WrittenFile, free_bytes, storage_errors
-from ecgl_scale.base.events import BlockFinished, EventSink, StageFinished, StageStarted
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.staging import Staging
+from ecgl_scale.engine.clock import StageClock
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, partition_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
-from ecgl_scale.store.edges.spill import KEY_BYTES, KeySpill
-from ecgl_scale.store.edges.write import BlockResult, largest_block_bytes, write_blocks
+from ecgl_scale.store.edges.segments import KeySegments
+from ecgl_scale.store.edges.spill import KEY_BYTES, KeyBuckets, KeySpill
+from ecgl_scale.store.edges.write import largest_block_bytes, write_blocks
 from ecgl_scale.store.features.files import write_features
 from ecgl_scale.store.format import MANIFEST_NAME, NODES_NAME, EdgeSection, FeatureSection, Manifest, record_files
 from ecgl_scale.store.nodes import WrittenColumns, write_columns
-from ecgl_scale.store.source import DenseSource, GraphSource, SparseSource
+from ecgl_scale.store.source import GraphSource
 from ecgl_scale.units import MIB, format_bytes
 
 RESERVE_BYTES = 40 * MIB
@@ -106,43 +110,19 @@ def build_store(
         shares = MemoryShares.of(resources.room_bytes, threads=resources.threads, num_keys_hint=keys_hint)
         _require_disk(source, keys_hint, shares, staging.path)
         on_event = resources.on_event
-        stages = _Stages(sampler, on_event)
-        spill = KeySpill(staging.path / "keys.scratch", plan.num_buckets, allowance_bytes=shares.kept_bytes)
-        try:
-            with stages.timed("partition edges"):
-                totals = partition_edges(
-                    source,
-                    plan,
-                    options,
-                    spill,
-                    block_edges=shares.block_edges,
-                    threads=shares.threads,
-                    on_event=on_event,
-                )
-            with stages.timed("write rows and tiles"):
-                blocks = write_blocks(
-                    spill,
-                    plan,
-                    options,
-                    staging.path,
-                    share_bytes=shares.share_bytes,
-                    threads=shares.threads,
-                    on_event=on_event,
-                )
-            num_keys = int(spill.counts.sum())
-        finally:
-            spill.close()
-        files = {name: file for block in blocks for name, file in block.files.items()}
-        with stages.timed("write features"):
+        clock = StageClock(sampler, on_event)
+        own = resources.with_threads(shares.threads)
+        edges, files = _write_edges(source, plan, options, staging.path, own, shares, clock)
+        with clock.stage("write features"):
             features, feature_files = _features(source, staging.path, features_as, feature_dtype, on_event)
-        with stages.timed("write node columns"):
+        with clock.stage("write node columns"):
             columns = _columns(source, staging.path, on_event)
         files.update(feature_files)
         if columns is not None:
             files[NODES_NAME] = columns.file
         manifest = Manifest(
             num_nodes=source.num_nodes,
-            edges=_edge_section(plan, options, blocks, totals.input_edges, totals.self_loops, num_keys),
+            edges=edges,
             features=features,
             columns={} if columns is None else columns.types,
             num_classes=None if columns is None else columns.num_classes,
@@ -154,19 +134,52 @@ def build_store(
     return manifest
 
 
-class _Stages:
-    """Says when a stage has ended, how long it took and how much memory it needed."""
+def _write_edges(
+    source: GraphSource,
+    plan: EdgePlan,
+    options: BuildOptions,
+    store: Path,
+    resources: Resources,
+    shares: MemoryShares,
+    clock: StageClock,
+) -> tuple[EdgeSection, dict[str, WrittenFile]]:
+    with _keys(store, plan.num_buckets, resources, shares) as keys:
+        with clock.stage("partition edges"):
+            totals = partition_edges(source, plan, options, keys, resources, block_edges=shares.block_edges)
+        with clock.stage("write rows and tiles"):
+            written = write_blocks(keys, plan, options, store, resources, share_bytes=shares.share_bytes)
+        num_keys = int(keys.counts.sum())
+    block_edges = [record.num_edges for _, record in written]
+    section = EdgeSection(
+        num_edges=sum(block_edges),
+        id_dtype=plan.id_dtype.name,
+        symmetrised=options.symmetrise or options.is_symmetric,
+        keeps_duplicates=options.keep_duplicates,
+        self_loops={"drop": "dropped", "keep": "kept", "add": "added"}[options.self_loops],
+        input_edges=totals.input_edges,
+        dropped_self_loops=0 if options.self_loops == "keep" else totals.self_loops,
+        dropped_duplicates=num_keys - sum(block_edges),
+        block_starts=[block.start for block, _ in written] + [plan.num_nodes],
+        block_edges=block_edges,
+    )
+    return section, {name: WrittenFile(*file) for _, record in written for name, file in record.files.items()}
 
-    def __init__(self, sampler: PeakSampler, on_event: EventSink) -> None:
-        self._sampler = sampler
-        self._on_event = on_event
 
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        self._sampler.restart()
-        started = time.perf_counter()
-        yield
-        self._on_event(StageFinished(stage, time.perf_counter() - started, self._sampler.restart()))
+@contextmanager
+def _keys(store: Path, num_buckets: int, resources: Resources, shares: MemoryShares) -> Iterator[KeyBuckets]:
+    """Where keys are between the two halves: in memory and a scratch file, or in files that all workers see."""
+    keys: KeyBuckets
+    if resources.executor.shares_memory:
+        keys = KeySpill(store / "keys.scratch", num_buckets, allowance_bytes=shares.kept_bytes)
+    else:
+        keys = KeySegments.make(store / "segments", num_buckets)
+    try:
+        yield keys
+    finally:
+        keys.close()
+    if keys.is_shared:
+        for left in store.rglob(".*"):  # by a worker that was lost while it wrote
+            left.unlink()
 
 
 def _features(
@@ -212,32 +225,11 @@ class _RowCounter:
         self._on_event(BlockFinished(self._stage, self._done))
 
 
-def _edge_section(
-    plan: EdgePlan, options: BuildOptions, blocks: list[BlockResult], input_edges: int, self_loops: int, num_keys: int
-) -> EdgeSection:
-    num_edges = sum(block.num_edges for block in blocks)
-    return EdgeSection(
-        num_edges=num_edges,
-        id_dtype=plan.id_dtype.name,
-        symmetrised=options.symmetrise or options.is_symmetric,
-        keeps_duplicates=options.keep_duplicates,
-        self_loops={"drop": "dropped", "keep": "kept", "add": "added"}[options.self_loops],
-        input_edges=input_edges,
-        dropped_self_loops=0 if options.self_loops == "keep" else self_loops,
-        dropped_duplicates=num_keys - num_edges,
-        block_starts=[block.rows[0] for block in blocks] + [plan.num_nodes],
-        block_edges=[block.num_edges for block in blocks],
-    )
-
-
 def _require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, where: Path) -> None:
     """Refuse before the first byte if the disk is short of store and scratch together."""
     scratch = max(0, keys_hint * KEY_BYTES - shares.kept_bytes)
     store = 8 * keys_hint + 8 * source.num_nodes
-    if isinstance(source.features, DenseSource):
-        store += source.num_nodes * source.features.num_features * 4
-    elif isinstance(source.features, SparseSource):
-        store += source.features.num_values * 8 + source.num_nodes * 16
+    store += 0 if source.features is None else source.features.stored_bytes(source.num_nodes)
     store += sum(column.dtype.itemsize for column in source.columns) * source.num_nodes
     needed, free = scratch + store + DISK_MARGIN_BYTES, free_bytes(where)
     if needed > free:

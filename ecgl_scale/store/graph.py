@@ -6,7 +6,7 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
-from ecgl_scale.store.features.dense import DenseFeatures
-from ecgl_scale.store.features.files import open_features
-from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.features.files import AnyFeatures, open_features
 from ecgl_scale.store.format import NODES_NAME, Manifest
 from ecgl_scale.store.nodes import NodeColumns
 from ecgl_scale.store.sources.arrays import array_source
@@ -33,6 +31,14 @@ READ_WHOLE_BELOW_BYTES = 64 * MIB
 """Up to this size ``open`` compares every byte, in milliseconds; above, each block is compared when first read."""
 
 
+class BuildSettings(TypedDict, total=False):
+    """How a graph in memory becomes a store."""
+
+    options: BuildOptions | None
+    memory: str | int | None
+    overwrite: bool
+
+
 class GraphStore:
     """An open store. ``edges``, ``tiles``, ``nodes`` and ``features`` read their files when asked, not before."""
 
@@ -41,7 +47,7 @@ class GraphStore:
         self.manifest = manifest
         self.edges = EdgeStore(path, manifest)
         self.tiles = TileStore(path, manifest)
-        self.features: DenseFeatures | SparseFeatures | None = open_features(path, manifest)
+        self.features: AnyFeatures | None = open_features(path, manifest)
         self.nodes: NodeColumns | None = None
         if manifest.columns:
             self.nodes = NodeColumns(path / NODES_NAME, manifest.files[NODES_NAME].written, manifest.columns)
@@ -59,7 +65,7 @@ class GraphStore:
         manifest = Manifest.read(path)
         check_files(path, manifest)
         if manifest.total_bytes <= READ_WHOLE_BELOW_BYTES:
-            check_bytes(path, manifest, threads=1)
+            check_bytes(path, manifest)
         return cls(path, manifest)
 
     @classmethod
@@ -72,35 +78,34 @@ class GraphStore:
         *,
         num_nodes: int | None = None,
         columns: dict[str, Any] | None = None,
-        options: BuildOptions | None = None,
-        memory: str | int | None = None,
-        overwrite: bool = False,
+        **settings: Unpack[BuildSettings],
     ) -> GraphStore:
         """Build a store from arrays or tensors in memory: ``edge_index`` [2, E], ``x`` [N, K] (or sparse), ``y`` [N].
 
-        All edges are kept as they are, duplicates and self loops too, unless ``options`` says otherwise.
+        All edges are kept as they are, duplicates and self loops too, unless ``settings`` has other ``options``.
         """
         source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns)
         keep_all = BuildOptions(keep_duplicates=True, self_loops="keep")
-        build_store(source, Path(path), Resources.of(memory), options=options or keep_all, overwrite=overwrite)
+        resources, overwrite = Resources.of(settings.get("memory")), settings.get("overwrite", False)
+        build_store(source, Path(path), resources, options=settings.get("options") or keep_all, overwrite=overwrite)
         return cls.open(path)
 
     @classmethod
-    def from_dgl(cls, graph: dgl.DGLGraph, path: str | Path, **settings: Any) -> GraphStore:
+    def from_dgl(cls, graph: dgl.DGLGraph, path: str | Path, **settings: Unpack[BuildSettings]) -> GraphStore:
         """Build a store from a homogeneous DGL graph with its ``feat``, ``label`` and other node arrays."""
         from ecgl_scale.store.convert import arrays_of_dgl
 
         return cls._from_arrays(arrays_of_dgl(graph), path, settings)
 
     @classmethod
-    def from_pyg(cls, data: Any, path: str | Path, **settings: Any) -> GraphStore:
+    def from_pyg(cls, data: Any, path: str | Path, **settings: Unpack[BuildSettings]) -> GraphStore:
         """Build a store from a PyG ``Data`` (or anything with ``edge_index``, ``x``, ``y`` and masks)."""
         from ecgl_scale.store.convert import arrays_of_pyg
 
         return cls._from_arrays(arrays_of_pyg(data), path, settings)
 
     @classmethod
-    def _from_arrays(cls, arrays: dict[str, Any], path: str | Path, settings: dict[str, Any]) -> GraphStore:
+    def _from_arrays(cls, arrays: dict[str, Any], path: str | Path, settings: BuildSettings) -> GraphStore:
         return cls.from_edge_index(
             arrays["edge_index"],
             arrays["x"],
@@ -148,7 +153,7 @@ class GraphStore:
         """Classes of the labels; None without labels."""
         return self.manifest.num_classes
 
-    def require_features(self) -> DenseFeatures | SparseFeatures:
+    def require_features(self) -> AnyFeatures:
         """The features, or an error that says there are none."""
         if self.features is None:
             raise UsageError("the store has no features", where=self.path, fix="ingest it again with its features")

@@ -8,31 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.integer[Any]]
+from ecgl_scale.store.edge_source import EdgeSource, IntArray
+
 FloatArray = NDArray[np.floating[Any]]
 AnyArray = NDArray[Any]
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
-
-
-@dataclass(frozen=True)
-class EdgeBlock:
-    """Some edges ``src[i] -> dst[i]``, ids of any integer dtype, not yet checked."""
-
-    src: IntArray
-    dst: IntArray
-    origin: str
-    """File (and member) they came from, for messages."""
-    first_row: int
-    """Row of the first edge in ``origin``, for messages: its line in a text file (from 1), else its number (from 0)."""
-
-
-EdgeLoader = Callable[[], EdgeBlock]
-"""Loads one block; loaders of one source may run in several threads at once."""
 
 
 @dataclass(frozen=True)
@@ -43,27 +28,62 @@ class CsrBlock:
     indices: IntArray
     values: AnyArray
 
+    @classmethod
+    def of_dense(cls, rows: AnyArray) -> CsrBlock:
+        """The values that are not zero."""
+        where, columns = np.nonzero(rows)
+        indptr = np.searchsorted(where, np.arange(len(rows) + 1)).astype(np.int64, copy=False)
+        return cls(indptr, columns, rows[where, columns])
+
+    @property
+    def num_rows(self) -> int:
+        """Rows, empty ones too."""
+        return self.indptr.size - 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the three arrays."""
+        return self.indptr.nbytes + self.indices.nbytes + self.values.nbytes
+
+    def cut(self, start: int, stop: int) -> CsrBlock:
+        """Rows ``start`` up to ``stop``: a copy of their offsets, views of the rest."""
+        offsets = self.indptr[start : stop + 1]
+        part = slice(offsets[0], offsets[-1])
+        return CsrBlock(offsets - offsets[0], self.indices[part], self.values[part])
+
 
 @dataclass(frozen=True)
 class DenseSource:
     """Rows of numbers, streamed."""
 
+    kind: ClassVar[Literal["dense"]] = "dense"
     num_features: int
     dtype: np.dtype[Any]
     origin: str
     blocks: Callable[[int], Iterator[AnyArray]]
     """``blocks(max_rows)`` yields ``[<= max_rows, num_features]`` arrays, in row order."""
 
+    def stored_bytes(self, num_rows: int) -> int:
+        """About what a store of them takes."""
+        return 4 * num_rows * self.num_features
+
 
 @dataclass(frozen=True)
 class SparseSource:
     """Rows of a sparse matrix, streamed."""
 
+    kind: ClassVar[Literal["sparse"]] = "sparse"
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
+    """Of its rows with their zeros, as they are stored."""
     num_features: int
     num_values: int
     origin: str
     blocks: Callable[[int], Iterator[CsrBlock]]
     """``blocks(max_rows)`` yields consecutive rows, at most that many at a time."""
+
+    def stored_bytes(self, num_rows: int) -> int:
+        """About what a store of them takes."""
+        return 8 * self.num_values + 16 * num_rows
 
 
 @dataclass(frozen=True)
@@ -85,8 +105,7 @@ class GraphSource:
     num_nodes: int
     num_edges_hint: int
     """Edges that will come: exact where known, else an estimate; plans scratch space and block sizes."""
-    edge_loaders: Callable[[int], Iterator[EdgeLoader]]
-    """``edge_loaders(max_edges)`` yields one loader a block of at most ``max_edges`` edges."""
+    edges: EdgeSource
     features: DenseSource | SparseSource | None = None
     columns: tuple[ColumnSource, ...] = ()
     num_classes: int | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 from ecgl_kernels.checksum import checksum_rows, checksum_tiles
 from ecgl_kernels.csr import find_bad_row
 from ecgl_kernels.tiles import count_tiles, find_bad_tile
-from ecgl_scale.base.durable import SECTOR_BYTES, ReusableBytes, crc32c_of, open_direct, round_up, storage_errors
-from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted, ignore_events
-from ecgl_scale.engine.block import Block
+from ecgl_scale.base.buffers import ReusableBytes
+from ecgl_scale.base.direct import SECTOR_BYTES, open_direct, round_up
+from ecgl_scale.base.durable import crc32c_of, storage_errors
+from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.engine.block import Block, split_blocks
+from ecgl_scale.engine.executor import run_blocks
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.engine.threads import map_bounded
+from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.edges.plan import RANGE_ROWS
@@ -82,41 +85,31 @@ def _stranger(path: Path) -> CorruptStoreError:
     )
 
 
-def check_bytes(store: Path, manifest: Manifest, *, threads: int, on_event: EventSink = ignore_events) -> None:
-    """Read every file once and compare its crc32c. Memory: one read buffer a thread."""
-    stage = "read every byte"
-    on_event(StageStarted(stage, manifest.total_bytes, "bytes"))
-    done = 0
-
-    def check(item: tuple[str, FileRecord]) -> int:
-        name, record = item
-        if _crc_of_file(store / name, record.size_bytes) != record.crc32c:
-            raise corrupt(store / name, "does not have the bytes that were written")
-        return record.size_bytes
-
-    for size_bytes in map_bounded(check, manifest.files.items(), threads=threads):
-        done += size_bytes
-        on_event(BlockFinished(stage, done))
+def check_bytes(store: Path, manifest: Manifest) -> None:
+    """Read every file once and compare its crc32c. Memory: one read buffer."""
+    buffer = ReusableBytes()
+    for name, record in manifest.files.items():
+        _check_file(store / name, record, buffer)
 
 
-def _crc_of_file(path: Path, size_bytes: int) -> int:
+def _check_file(path: Path, record: FileRecord, memory: ReusableBytes) -> None:
     # Past the page cache: a check of the disk should read the disk, and not push out what others use.
-    check_size(path, FileRecord(size_bytes, 0, 0).written)
-    crc = 0
-    buffer = ReusableBytes().take(min(READ_BYTES, round_up(max(size_bytes, 1), SECTOR_BYTES)))
+    check_size(path, record.written)
+    crc = position = 0
+    buffer = memory.take(min(READ_BYTES, round_up(max(record.size_bytes, 1), SECTOR_BYTES)))
     with storage_errors(path):
         descriptor = open_direct(path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
-            position = 0
-            while position < size_bytes:
+            while position < record.size_bytes:
                 got = os.preadv(descriptor, [buffer.data], position)
                 if got == 0:
                     break
-                crc = crc32c_of(buffer[: min(got, size_bytes - position)], crc)
+                crc = crc32c_of(buffer[: min(got, record.size_bytes - position)], crc)
                 position += got
         finally:
             os.close(descriptor)
-    return crc
+    if crc != record.crc32c:
+        raise corrupt(path, "does not have the bytes that were written")
 
 
 def verify_store(store: Path, resources: Resources, *, fast: bool = False) -> VerifyReport:
@@ -125,34 +118,93 @@ def verify_store(store: Path, resources: Resources, *, fast: bool = False) -> Ve
     check_files(store, manifest)
     open_features(store, manifest)  # compares their own metadata with the manifest
     if not fast:
-        check_bytes(store, manifest, threads=resources.threads, on_event=resources.on_event)
-        _check_graph(store, manifest, resources)
+        _verify("read every byte", ByteCheck(store, manifest), manifest.total_bytes, "bytes", resources)
+        found = _verify("check rows and tiles", RowCheck(store, manifest), manifest.edges.num_edges, "edges", resources)
+        if found != manifest.edges.num_edges:
+            expected = f"{manifest.edges.num_edges:,}"
+            raise CorruptStoreError(f"the blocks hold {found:,} edges", where=store, expected=expected)
     return VerifyReport(len(manifest.files), manifest.total_bytes, manifest.num_nodes, manifest.edges.num_edges)
 
 
-def _check_graph(store: Path, manifest: Manifest, resources: Resources) -> None:
-    stage = "check rows and tiles"
-    resources.on_event(StageStarted(stage, manifest.edges.num_edges, "edges"))
-    edges, tiles = EdgeStore(store, manifest), TileStore(store, manifest)
-    edges.trust_bytes()
-    tiles.trust_bytes()
+def _verify(stage: str, check: ByteCheck | RowCheck, amount: int, unit: str, resources: Resources) -> int:
+    """Check all blocks; gives how many bytes or edges were good."""
+    resources.on_event(StageStarted(stage, amount, unit))
+    done = 0
+    for _, record in run_blocks(check, check.blocks(), resources):
+        done += record.amount
+        resources.on_event(BlockFinished(stage, done))
+    return done
 
-    def check(block: Block) -> int:
-        rows = edges.read(block)
+
+@dataclass(frozen=True)
+class Checked:
+    """What of a block was good: bytes of a file, or edges of rows."""
+
+    amount: int
+
+
+class _StoreCheck(Work[ReusableBytes, Checked]):
+    record = Checked
+
+    def __init__(self, store: Path, manifest: Manifest) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._files = list(manifest.files.items())
+
+    def describe(self) -> Json:
+        """The store."""
+        return {"store": str(self._store.absolute())}
+
+    @classmethod
+    def open(cls, description: Json, resources: Resources) -> Self:  # noqa: ARG003
+        """The same store."""
+        store = Path(description["store"])
+        return cls(store, Manifest.read(store))
+
+    def scratch(self) -> ReusableBytes:
+        """A read buffer."""
+        return ReusableBytes()
+
+
+class ByteCheck(_StoreCheck):
+    """Compares the crc32c of one file, block ``i`` being the manifest's ``i``-th."""
+
+    name = "store.verify_bytes"
+
+    def blocks(self) -> list[Block]:
+        """One for each file."""
+        return split_blocks(len(self._files), 1)
+
+    def run(self, block: Block, given: Json, scratch: ReusableBytes) -> Checked:  # noqa: ARG002
+        """Read a file."""
+        name, record = self._files[block.index]
+        _check_file(self._store / name, record, scratch)
+        return Checked(record.size_bytes)
+
+
+class RowCheck(_StoreCheck):
+    """Looks at the rows of one block, whose bytes are known to be good, and at its tiles."""
+
+    name = "store.verify_rows"
+
+    def __init__(self, store: Path, manifest: Manifest) -> None:
+        super().__init__(store, manifest)
+        self._edges, self._tiles = EdgeStore(store, manifest), TileStore(store, manifest)
+        self._edges.trust_bytes()
+        self._tiles.trust_bytes()
+
+    def blocks(self) -> list[Block]:
+        """Those of the store."""
+        return self._edges.blocks()
+
+    def run(self, block: Block, given: Json, scratch: ReusableBytes) -> Checked:  # noqa: ARG002
+        """Check rows, then tiles."""
+        rows, manifest = self._edges.read(block), self._manifest
         bad_row = find_bad_row(rows.offsets, rows.values, manifest.num_nodes, manifest.edges.keeps_duplicates)
         if rows.offsets.size != block.num_rows + 1 or bad_row >= 0:
-            raise corrupt(edges.path(block), f"holds a bad row {block.start + max(bad_row, 0)}")
-        _check_tiles(tiles, block, rows, manifest)
-        return int(rows.values.size)
-
-    done = 0
-    for num_edges in map_bounded(check, edges.blocks(), threads=resources.threads):
-        done += num_edges
-        resources.on_event(BlockFinished(stage, done))
-    if done != manifest.edges.num_edges:
-        raise CorruptStoreError(
-            f"the blocks hold {done:,} edges", where=store, expected=f"{manifest.edges.num_edges:,}"
-        )
+            raise corrupt(self._edges.path(block), f"holds a bad row {block.start + max(bad_row, 0)}")
+        _check_tiles(self._tiles, block, rows, manifest)
+        return Checked(int(rows.values.size))
 
 
 def _check_tiles(tiles: TileStore, block: Block, rows: Ragged, manifest: Manifest) -> None:

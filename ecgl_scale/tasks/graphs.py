@@ -25,7 +25,6 @@ from ecgl_scale.store.build import MIN_SPARE_BYTES, RESERVE_BYTES, MemoryShares,
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.spill import KEY_BYTES
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.source import DenseSource, SparseSource
 from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -83,8 +82,8 @@ def extract_graph(
         target,
         resources,
         options=options,
-        features_as="sparse" if isinstance(features, SparseSource) else "dense",
-        feature_dtype=features.dtype.name if isinstance(features, DenseSource) else "float32",
+        features_as="auto" if features is None else features.kind,
+        feature_dtype="float32" if features is None else features.dtype.name,
         overwrite=overwrite,
     )
     return GraphStore.open(target)

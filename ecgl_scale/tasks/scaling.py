@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.checked import checked_ids
-from ecgl_scale.store.features.dense import DenseFeatures
-from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import MIB
 
@@ -117,7 +116,7 @@ class Scaling:
             raise InvalidInputError(f"this is no scaling: {error}", where=text[:200]) from error
 
 
-def fit_standard(features: DenseFeatures | SparseFeatures, ids: Any = None) -> Scaling:
+def fit_standard(features: FeatureStore, ids: Any = None) -> Scaling:
     """Mean and (population) deviation of every column over the rows ``ids``, all rows without; one pass.
 
     Moments are taken of the differences to the first row and joined block by block (Chan, Golub and LeVeque 1983),

@@ -5,18 +5,22 @@ Memory: 4 bytes a node of the whole graph, from ``source`` on.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ecgl_kernels.induced import keep_edges
+from ecgl_scale.base.durable import atomic_file, storage_errors
 from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.features.dense import DenseFeatures
-from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
+from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL, NodeColumns
 from ecgl_scale.store.source import (
@@ -24,10 +28,7 @@ from ecgl_scale.store.source import (
     ColumnSource,
     CsrBlock,
     DenseSource,
-    EdgeBlock,
-    EdgeLoader,
     GraphSource,
-    Json,
     SparseSource,
 )
 from ecgl_scale.tasks.scaling import Scaling
@@ -51,11 +52,9 @@ class Subset:
         self.ids = node_ids
         self.scaling = scaling
         self.threads = threads
-        self.map_dtype = np.dtype(np.int32 if node_ids.size < 1 << 31 else np.int64)
-        blocks = graph.edges.blocks()
-        cuts = np.searchsorted(node_ids, [*(block.start for block in blocks), graph.num_nodes])
-        counts = np.diff(cuts).tolist()
-        self.blocks = [block for block, count in zip(blocks, counts, strict=True) if count]
+        self.map_dtype = map_dtype(node_ids)
+        counts = _nodes_in_blocks(graph, node_ids)
+        self.blocks = [block for block in graph.edges.blocks() if counts[block.index]]
         expected_edges = [
             graph.edges.num_edges_of(block) * counts[block.index] / block.num_rows for block in self.blocks
         ]
@@ -69,10 +68,6 @@ class Subset:
 
     def source(self, features: DenseSource | SparseSource | None, provenance: Mapping[str, Json]) -> GraphSource:
         """Edges, columns and the given ``features``. Memory: ``map_bytes``."""
-        local_of = np.full(self.graph.num_nodes, -1, self.map_dtype)
-        for start in range(0, self.ids.size, IDS_AT_ONCE):
-            ids = self.ids[start : start + IDS_AT_ONCE]
-            local_of[ids] = np.arange(start, start + ids.size, dtype=self.map_dtype)
         origin, nodes = str(self.graph.path), self.graph.nodes
         columns = [ColumnSource(NODE, np.dtype(np.int64), origin, self._node_blocks)]
         if nodes is not None and LABEL in nodes.names:
@@ -81,27 +76,13 @@ class Subset:
             name=f"{self.graph.path.name}, {self.ids.size} nodes",
             num_nodes=self.ids.size,
             num_edges_hint=self.num_edges_hint,
-            edge_loaders=partial(self._edge_loaders, local_of),
+            edges=SubsetEdges(self.graph, self.ids),
             features=features,
             columns=tuple(columns),
             num_classes=self.graph.num_classes,
             is_part=True,
             provenance={"kind": "task graph", "of": self.graph.path.name, **provenance},
         )
-
-    def _edge_loaders(self, local_of: NDArray[Any], max_edges: int) -> Iterator[EdgeLoader]:
-        for block in self.blocks:
-            num_edges = self.graph.edges.num_edges_of(block)
-            for start in range(0, num_edges, max_edges):
-                yield partial(self._load_edges, local_of, block, start, min(start + max_edges, num_edges))
-
-    def _load_edges(self, local_of: NDArray[Any], block: Block, start: int, stop: int) -> EdgeBlock:
-        rows = self.graph.edges.read(block)
-        # Unsigned, as the build's kernels are compiled for that already; only pages that are written take memory.
-        id_dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint32 if local_of.itemsize == 4 else np.uint64)
-        src, dst = np.empty(stop - start, id_dtype), np.empty(stop - start, id_dtype)
-        kept = keep_edges(rows.offsets, rows.values, block.start, (start, stop), local_of, src, dst)
-        return EdgeBlock(src[:kept], dst[:kept], str(self.graph.edges.path(block)), start)
 
     def _node_blocks(self, max_rows: int) -> Iterator[AnyArray]:
         for start in range(0, self.ids.size, max_rows):
@@ -118,54 +99,92 @@ class Subset:
         features, origin = self.graph.features, str(self.graph.path)
         if features is None:
             return None
-        if isinstance(features, SparseFeatures):
-            if self.scaling.keeps_zeros:
-                blocks = partial(self._sparse_blocks, features)
-                return SparseSource(features.num_features, self._count_values(features), origin, blocks)
-            return DenseSource(
-                features.num_features, np.dtype(np.float32), origin, partial(self._dense_blocks, features)
-            )
+        if features.is_sparse and self.scaling.keeps_zeros:
+            num_values = features.count_values(self.ids)
+            return SparseSource(features.num_features, num_values, origin, partial(self._sparse_blocks, features))
         dtype = features.dtype if self.scaling.kind == "none" else np.dtype(np.float32)
         return DenseSource(features.num_features, dtype, origin, partial(self._dense_blocks, features))
 
-    def _dense_blocks(self, features: DenseFeatures | SparseFeatures, max_rows: int) -> Iterator[AnyArray]:
+    def _dense_blocks(self, features: FeatureStore, max_rows: int) -> Iterator[AnyArray]:
         for start in range(0, self.ids.size, max_rows):
-            ids = self.ids[start : start + max_rows]
-            if isinstance(features, SparseFeatures):
-                yield self.scaling.apply(to_dense(features.rows(ids), features.num_features))
-            else:
-                rows = features.rows(ids, threads=self.threads)
-                yield rows if self.scaling.kind == "none" else self.scaling.apply(rows)
+            rows = features.rows_dense(self.ids[start : start + max_rows], threads=self.threads)
+            yield rows if self.scaling.kind == "none" else self.scaling.apply(rows)
 
-    def _sparse_blocks(self, features: SparseFeatures, max_rows: int) -> Iterator[CsrBlock]:
+    def _sparse_blocks(self, features: FeatureStore, max_rows: int) -> Iterator[CsrBlock]:
         for start in range(0, self.ids.size, max_rows):
-            yield self.scaling.apply_sparse(features.rows(self.ids[start : start + max_rows]))
-
-    def _count_values(self, features: SparseFeatures) -> int:
-        total = 0
-        for block, ids in self._split_ids(features.blocks()):
-            offsets, rows = features.read(block).indptr, ids - block.start
-            total += int((offsets[rows + 1] - offsets[rows]).sum())
-        return total
-
-    def _split_ids(self, blocks: list[Block]) -> Iterator[tuple[Block, Ids]]:
-        """Blocks that hold a chosen node, with those."""
-        cuts = np.searchsorted(self.ids, [*(block.start for block in blocks), self.graph.num_nodes])
-        for block in blocks:
-            if cuts[block.index] < cuts[block.index + 1]:
-                yield block, self.ids[cuts[block.index] : cuts[block.index + 1]]
+            yield self.scaling.apply_sparse(features.rows_csr(self.ids[start : start + max_rows]))
 
     def feature_bytes(self) -> tuple[int, int]:
         """About how many bytes of features are read and written."""
-        section, features = self.graph.manifest.features, self.graph.features
-        if section is None or features is None:
+        features = self.graph.features
+        if features is None:
             return 0, 0
-        dense_bytes = 4 * self.ids.size * features.num_features
-        if isinstance(features, DenseFeatures):
-            starts = np.arange(0, features.num_rows + features.layout.rows_per_chunk, features.layout.rows_per_chunk)
-            num_chunks = int(np.count_nonzero(np.diff(np.searchsorted(self.ids, starts))))
-            written = dense_bytes if self.scaling.kind != "none" else dense_bytes * features.dtype.itemsize // 4
-            return num_chunks * features.layout.chunk_bytes, written
-        row_bytes = 16 + 8 * section.num_values // self.graph.num_nodes
-        read = sum(block.num_rows for block, _ in self._split_ids(features.blocks())) * row_bytes
-        return read, self.ids.size * row_bytes if self.scaling.keeps_zeros else dense_bytes
+        starts = np.arange(0, features.num_rows + features.rows_per_read, features.rows_per_read)
+        num_reads = int(np.count_nonzero(np.diff(np.searchsorted(self.ids, starts))))
+        stays = self.scaling.kind == "none" or (features.is_sparse and self.scaling.keeps_zeros)
+        row_bytes = features.row_bytes if stays else 4 * features.num_features
+        return num_reads * features.rows_per_read * features.row_bytes, self.ids.size * row_bytes
+
+
+def map_dtype(node_ids: Ids) -> np.dtype[Any]:
+    """For the new numbers of the nodes, and -1."""
+    return np.dtype(np.int32 if node_ids.size < 1 << 31 else np.int64)
+
+
+def _nodes_in_blocks(graph: GraphStore, node_ids: Ids) -> list[int]:
+    counts: list[int] = np.diff(np.searchsorted(node_ids, graph.manifest.edges.block_starts)).tolist()
+    return counts
+
+
+class SubsetEdges(EdgeSource):
+    """Edges among some nodes (ascending ids), with new numbers; a piece is a range of the whole graph's edges.
+
+    Memory: 4 bytes a node of the whole graph, 8 where the subset has 2^31 nodes.
+    """
+
+    kind = "subset"
+
+    def __init__(self, graph: GraphStore, node_ids: Ids) -> None:
+        self._edges = graph.edges
+        self._path = graph.path
+        self._ids = node_ids
+        self._counts = _nodes_in_blocks(graph, node_ids)
+        self._starts = [0, *accumulate(graph.manifest.edges.block_edges)]
+        self._local_of = np.full(graph.num_nodes, -1, map_dtype(node_ids))
+        for start in range(0, node_ids.size, IDS_AT_ONCE):
+            ids = node_ids[start : start + IDS_AT_ONCE]
+            self._local_of[ids] = np.arange(start, start + ids.size, dtype=self._local_of.dtype)
+
+    def cut(self, max_edges: int) -> list[Block]:
+        """The edges of blocks that hold a chosen node."""
+        pieces: list[Block] = []
+        for (first, last), count in zip(pairwise(self._starts), self._counts, strict=True):
+            for start in range(first, last if count else first, max_edges):
+                pieces.append(Block(len(pieces), start, min(start + max_edges, last)))
+        return pieces
+
+    def read(self, start: int, stop: int) -> EdgeBlock:
+        """Those of the edges ``start`` up to ``stop``, all of one block, whose ends are both chosen."""
+        block = self._edges.blocks()[bisect_right(self._starts, start) - 1]
+        first = self._starts[block.index]
+        rows = self._edges.read(block)
+        # Unsigned, as the build's kernels are compiled for that already; only pages that are written take memory.
+        id_dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(f"u{self._local_of.itemsize}")
+        src, dst = np.empty(stop - start, id_dtype), np.empty(stop - start, id_dtype)
+        within = (start - first, stop - first)
+        kept = keep_edges(rows.offsets, rows.values, block.start, within, self._local_of, src, dst)
+        return EdgeBlock(src[:kept], dst[:kept], str(self._edges.path(block)), start - first)
+
+    def describe(self, work: Path) -> Json:
+        """The store, and a file of the ids."""
+        path = work / "nodes.npy"
+        with atomic_file(path, needed_bytes=self._ids.nbytes) as partial_path, partial_path.open("wb") as file:
+            np.save(file, self._ids, allow_pickle=False)
+        return {"store": str(self._path.absolute()), "ids": str(path)}
+
+    @classmethod
+    def open(cls, description: Json) -> SubsetEdges:
+        """The same edges, with a map of its own."""
+        with storage_errors(Path(description["ids"])):
+            node_ids = np.load(description["ids"], mmap_mode="r", allow_pickle=False)
+        return cls(GraphStore.open(description["store"]), node_ids)

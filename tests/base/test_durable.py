@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 
 from ecgl_scale.base import durable
+from ecgl_scale.base.buffers import ReusableBytes, aligned_bytes
+from ecgl_scale.base.direct import SECTOR_BYTES, round_up
 from ecgl_scale.base.durable import (
-    SECTOR_BYTES,
     WRITE_BUFFER_BYTES,
     DurableWriter,
-    ReusableBytes,
     WrittenFile,
-    aligned_bytes,
+    atomic_file,
     crc32c_of,
     free_bytes,
-    round_up,
     storage_errors,
     write_atomically,
 )
@@ -195,3 +194,38 @@ def test_our_own_errors_pass_through(tmp_path: Path) -> None:
 
 def test_free_space_is_told_for_a_path_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "a" / "b") > 0
+
+
+def test_an_atomic_file_is_durable_before_and_after_it_takes_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "file", []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with atomic_file(path) as partial:
+        partial.write_bytes(b"content")
+        assert not path.exists()
+    assert path.read_bytes() == b"content"
+    assert synced == [(".file.partial", False), (tmp_path.name, True)]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path, is_shared: bool) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write() -> None:
+        with atomic_file(path, is_shared=is_shared) as partial:
+            partial.write_bytes(b"half")
+            assert (str(os.getpid()) in partial.name) == is_shared
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    assert path.read_bytes() == b"old"

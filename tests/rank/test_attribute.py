@@ -49,7 +49,7 @@ def sparse_store(x, directory, rows_per_block=None):
             part = matrix[start : start + step]
             yield CsrBlock(part.indptr.astype(np.int64), part.indices, part.data)
 
-    layout = SparseLayout(*matrix.shape, rows_per_block or matrix.shape[0])
+    layout = SparseLayout(*matrix.shape, rows_per_block or matrix.shape[0], matrix.nnz)
     source = SparseSource(matrix.shape[1], matrix.nnz, "x.npz", blocks)
     return SparseFeatures.open(directory, layout, write_sparse(source, layout, directory, on_rows=lambda _: None))
 

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from ecgl_scale.base.events import StageFinished, StageStarted, ignore_events
 from ecgl_scale.base.memory import own_memory_bytes
+from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, StoreExistsError, UsageError
 from ecgl_scale.store import build
 from ecgl_scale.store.build import MemoryShares, build_store
+from ecgl_scale.store.edge_source import EdgeBlock, StreamedEdges
 from ecgl_scale.store.edges import plan as edge_plan
 from ecgl_scale.store.edges.partition import BYTES_PER_EDGE
 from ecgl_scale.store.edges.plan import MAX_KEY_BITS, MAX_NODES, BuildOptions, EdgePlan
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.source import EdgeBlock
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store
 from ecgl_scale.units import MIB
@@ -95,22 +96,22 @@ def test_buckets_and_blocks_cover_all_rows_in_whole_ranges(num_nodes, random):
     plan = EdgePlan.of(num_nodes)
     assert num_nodes <= 2**plan.source_bits
     assert plan.source_bits + plan.bucket_bits <= MAX_KEY_BITS
-    assert plan.rows_of((0, plan.num_buckets)) == (0, num_nodes)
-    assert plan.rows_of((plan.num_buckets - 1, plan.num_buckets))[0] < num_nodes
+    assert plan.buckets_of(Block(0, 0, num_nodes)) == slice(0, plan.num_buckets)
+    assert (plan.num_buckets - 1) << plan.bucket_bits < num_nodes
     assert np.iinfo(plan.id_dtype).max >= num_nodes - 1
     if plan.num_buckets > 5000:
         return
     counts = np.array([random.choice([0, 5, 2**25, 2**33]) for _ in range(plan.num_buckets)])
     blocks = plan.cut_blocks(counts)
-    assert [first for first, _ in blocks] == [0, *(last for _, last in blocks[:-1])]
-    assert blocks[-1][1] == plan.num_buckets
-    for first, last in blocks:
-        start, stop = plan.rows_of((first, last))
-        assert start % 65_536 == 0
-        assert stop == num_nodes or stop % 65_536 == 0
-        one_unit = stop - start <= max(65_536, 1 << plan.bucket_bits)
-        assert one_unit or counts[first:last].sum() <= edge_plan.MAX_BLOCK_EDGES
-        assert one_unit or stop - start <= edge_plan.MAX_BLOCK_RANGES * 65_536
+    assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])]
+    assert blocks[-1].stop == num_nodes
+    assert sum(counts[plan.buckets_of(block)].sum() for block in blocks) == counts.sum()
+    for block in blocks:
+        assert block.start % 65_536 == 0
+        assert block.stop == num_nodes or block.stop % 65_536 == 0
+        one_unit = block.num_rows <= max(65_536, 1 << plan.bucket_bits)
+        assert one_unit or counts[plan.buckets_of(block)].sum() <= edge_plan.MAX_BLOCK_EDGES
+        assert one_unit or block.num_rows <= edge_plan.MAX_BLOCK_RANGES * 65_536
 
 
 @pytest.mark.parametrize("num_nodes", [0, -1, MAX_NODES + 1])
@@ -151,7 +152,7 @@ def test_a_short_disk_is_refused_before_anything_is_written(tmp_path, monkeypatc
     needed = 8 * 300 + 8 * 100_000 + 100_000 * 50 * 4 + 8 * 100_000 + build.DISK_MARGIN_BYTES
     monkeypatch.setattr(build, "free_bytes", lambda _: needed - 1)
     with pytest.raises(DoesNotFitError, match=r"the disk is short[\s\S]*larger disk"):
-        build_store(replace(source, edge_loaders=no_edges), tmp_path / "store", at())
+        build_store(replace(source, edges=StreamedEdges(no_edges)), tmp_path / "store", at())
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(build, "free_bytes", lambda _: needed)
     build_store(source, tmp_path / "store", at())
@@ -193,7 +194,7 @@ def test_a_wrong_hint_of_the_edges_changes_nothing(tmp_path, hint):
 )
 def test_bad_edges_are_refused_with_their_row_and_leave_nothing(tmp_path, src, dst, message):
     block = EdgeBlock(np.array(src), np.array(dst), "edges.csv", 10)
-    source = replace(array_source([[], []], num_nodes=5), edge_loaders=lambda _: iter([lambda: block]))
+    source = replace(array_source([[], []], num_nodes=5), edges=StreamedEdges(lambda _: iter([block])))
     with pytest.raises(InvalidInputError, match=message) as refusal:
         build_store(source, tmp_path / "store", at())
     assert "edges.csv" in str(refusal.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ecgl_scale.base.durable import ReusableBytes
+from ecgl_scale.base.buffers import ReusableBytes
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.store.build import MemoryShares, build_store
 from ecgl_scale.store.edges import sort as edge_sort
@@ -179,7 +179,7 @@ def spill_of(path, segments, num_buckets, allowance_bytes):
         keys = key_array(ReusableBytes(), sum(len(bucket) for bucket in buckets))
         flat = [key for bucket in buckets for key in bucket]
         keys[: len(flat)] = flat
-        spill.append(keys, np.cumsum([0] + [len(bucket) for bucket in buckets]))
+        spill.append(0, keys, np.cumsum([0] + [len(bucket) for bucket in buckets]))
     return spill
 
 
@@ -218,7 +218,7 @@ def test_a_spill_never_holds_on_to_an_array_that_a_thread_uses_again(tmp_path):
     spill = KeySpill(tmp_path / "keys", 1, allowance_bytes=10 * 4096)
     memory = ReusableBytes()
     for num_keys in [11 * 512, 0, 3]:
-        assert not spill.append(key_array(memory, num_keys), np.array([0, num_keys]))
+        assert not spill.append(0, key_array(memory, num_keys), np.array([0, num_keys]))
     spill.close()
 
 

@@ -17,8 +17,8 @@ from ecgl_scale.base.durable import WrittenFile, crc32c_of
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.engine.block import stream_blocks
 from ecgl_scale.errors import CorruptStoreError, InvalidInputError, UsageError
-from ecgl_scale.store.features.choose import FeatureStore
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.source import DenseSource
 
 
@@ -224,7 +224,7 @@ def test_rows_that_do_not_exist_are_a_usage_error(small: Any, ids: Any) -> None:
 
 def test_read_fills_the_array_it_is_given_and_refuses_one_that_does_not_fit(small: Any) -> None:
     x, layout, _, _ = small
-    features: FeatureStore[Any] = damaged(small)
+    features: FeatureStore = damaged(small)
     out = np.empty((20, 5), np.float32)
     assert damaged(small).read(layout.blocks()[2], out) is out
     assert np.array_equal(out, x[40:60])

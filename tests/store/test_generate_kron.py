@@ -16,7 +16,7 @@ from tests import naive
 
 def edges_of(source: GraphSource, max_edges: int, threads: int = 1) -> NDArray[np.int64]:
     with ThreadPoolExecutor(threads) as pool:
-        blocks = list(pool.map(lambda load: load(), source.edge_loaders(max_edges)))
+        blocks = list(pool.map(lambda piece: source.edges.read(piece.start, piece.stop), source.edges.cut(max_edges)))
     assert all(block.src.size <= max_edges for block in blocks)
     assert [block.first_row for block in blocks] == list(range(0, source.num_edges_hint, max_edges))
     return np.concatenate([np.stack([block.src, block.dst]).astype(np.int64) for block in blocks], axis=1)
@@ -25,7 +25,7 @@ def edges_of(source: GraphSource, max_edges: int, threads: int = 1) -> NDArray[n
 @pytest.mark.parametrize("scale", [1, 4, 10, 11, 25, 32, 33, 40])
 def test_edges_equal_the_naive_twin(scale: int) -> None:
     source = kron_source(scale=scale, edge_factor=40, seed=11)
-    block = next(source.edge_loaders(40))()
+    block = source.edges.read(0, 40)
     assert block.src.dtype == (np.uint32 if scale <= 32 else np.uint64)
     table = alias_table().tolist()
     expected = [naive.kronecker_edge(edge, scale, 11, table) for edge in range(40)]

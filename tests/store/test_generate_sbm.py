@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,12 +11,12 @@ from numpy.typing import NDArray
 
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.source import ColumnSource, DenseSource, GraphSource, SparseSource
-from ecgl_scale.store.sources.sbm import LIKE, like_source, sbm_source
+from ecgl_scale.store.sources.sbm import LIKE, SbmSettings, like_source, sbm_source
 
 
 def edges_of(source: GraphSource, max_edges: int, threads: int = 1) -> NDArray[np.int64]:
     with ThreadPoolExecutor(threads) as pool:
-        blocks = list(pool.map(lambda load: load(), source.edge_loaders(max_edges)))
+        blocks = list(pool.map(lambda piece: source.edges.read(piece.start, piece.stop), source.edges.cut(max_edges)))
     assert all(0 < block.src.size <= max_edges for block in blocks)
     return np.concatenate([np.stack([block.src, block.dst]).astype(np.int64) for block in blocks], axis=1)
 
@@ -39,7 +40,7 @@ def stored_count(edges: NDArray[np.int64], num_nodes: int, *, symmetrise: bool) 
 
 def small(**changes: object) -> GraphSource:
     settings_: dict[str, object] = {"num_nodes": 5000, "num_classes": 8, "num_features": 16, "seed": 4, **changes}
-    return sbm_source(**settings_)  # type: ignore[arg-type]
+    return sbm_source(SbmSettings(**settings_))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("max_edges", "threads"), [(1, 2), (333, 1), (1000, 2), (1 << 20, 1)])
@@ -65,13 +66,15 @@ def test_edges_are_distinct_even_in_tiny_and_dense_graphs(data: st.DataObject) -
     reach = (num_nodes - 1) // 2 if symmetrise else num_nodes - 1
     num_edges = data.draw(st.integers(1, num_nodes * reach // 2))
     source = sbm_source(
-        num_nodes=num_nodes,
-        num_classes=data.draw(st.integers(1, num_nodes)),
-        num_features=0,
-        num_edges=num_edges,
-        homophily=data.draw(st.sampled_from([0.0, 0.5, 1.0])),
-        symmetrise=symmetrise,
-        seed=data.draw(st.integers(0, 2**63 - 1)),
+        SbmSettings(
+            num_nodes=num_nodes,
+            num_classes=data.draw(st.integers(1, num_nodes)),
+            num_features=0,
+            num_edges=num_edges,
+            homophily=data.draw(st.sampled_from([0.0, 0.5, 1.0])),
+            symmetrise=symmetrise,
+            seed=data.draw(st.integers(0, 2**63 - 1)),
+        )
     )
     edges = edges_of(source, data.draw(st.integers(1, 50)))
     assert edges.max() < num_nodes
@@ -86,11 +89,13 @@ def test_smallest_graphs_can_be_half_full(num_nodes: int, symmetrise: bool) -> N
     for num_classes in range(1, num_nodes + 1):
         for num_edges in range(1, most + 1):
             source = sbm_source(
-                num_nodes=num_nodes,
-                num_classes=num_classes,
-                num_features=0,
-                num_edges=num_edges,
-                symmetrise=symmetrise,
+                SbmSettings(
+                    num_nodes=num_nodes,
+                    num_classes=num_classes,
+                    num_features=0,
+                    num_edges=num_edges,
+                    symmetrise=symmetrise,
+                )
             )
             stored = stored_count(edges_of(source, 100), num_nodes, symmetrise=symmetrise)
             assert stored == num_edges * (2 if symmetrise else 1)
@@ -247,7 +252,7 @@ def test_generated_presets_match_the_published_graphs(name: str) -> None:
 def test_large_presets_generate_any_block_of_theirs(name: str) -> None:
     source, preset = like_source(name), LIKE[name]
     assert source.num_edges_hint == preset.num_edges
-    *_, before_last, last = source.edge_loaders(100_000)
+    *_, before_last, last = (partial(source.edges.read, p.start, p.stop) for p in source.edges.cut(100_000))
     edges = np.concatenate([np.stack([b.src, b.dst]).astype(np.int64) for b in (before_last(), last())], axis=1)
     assert edges.max() < source.num_nodes
     assert stored_count(edges, source.num_nodes, symmetrise=True) == 2 * edges.shape[1]

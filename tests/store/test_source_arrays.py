@@ -17,7 +17,7 @@ EDGES = np.array([[0, 1, 2], [1, 2, 0]])
 
 
 def edges_of(source, max_edges=2):
-    blocks = [load() for load in source.edge_loaders(max_edges)]
+    blocks = list(source.edges.stream(max_edges))
     assert all(len(block.src) == len(block.dst) <= max_edges for block in blocks)
     assert [block.first_row for block in blocks] == list(np.cumsum([0] + [len(b.src) for b in blocks])[:-1])
     rows = ([block.src for block in blocks], [block.dst for block in blocks])
@@ -59,7 +59,7 @@ def test_any_block_size_gives_edges_and_features_back(edges, x, size):
 def test_blocks_are_views():
     x = np.zeros((3, 2), np.float32)
     source = array_source(EDGES, x=x)
-    assert np.shares_memory(next(source.edge_loaders(2))().src, EDGES)
+    assert np.shares_memory(source.edges.read(0, 2).src, EDGES)
     assert np.shares_memory(next(source.features.blocks(2)), x)
 
 

@@ -15,7 +15,7 @@ from tests.store.layouts import Tiny, write_cora, write_reddit, zip_folder
 
 
 def edges_of(source: GraphSource, max_edges: int = 50) -> np.ndarray:
-    blocks = [loader() for loader in source.edge_loaders(max_edges)]
+    blocks = list(source.edges.stream(max_edges))
     assert all(block.src.size == block.dst.size <= max_edges for block in blocks)
     return np.stack([np.concatenate([block.src for block in blocks]), np.concatenate([block.dst for block in blocks])])
 

@@ -64,9 +64,20 @@ def write(path, content):
     return path
 
 
+def assert_same_edges(found, wanted):
+    """Pieces may hold more or fewer edges than blocks of a stream."""
+    for side in ("src", "dst"):
+        both = [np.concatenate([getattr(block, side) for block in blocks]) for blocks in (found, wanted)]
+        np.testing.assert_array_equal(*both)
+
+
 def edges_of(source, max_edges):
     with ThreadPoolExecutor(4) as pool:
-        blocks = list(pool.map(lambda load: load(), source.edge_loaders(max_edges)))
+        pieces = source.edges.cut(max_edges)
+        blocks = list(source.edges.stream(max_edges))
+        if pieces is not None:
+            apart = pool.map(lambda piece: source.edges.read(piece.start, piece.stop), reversed(pieces))
+            assert_same_edges(list(apart)[::-1], blocks)
     assert all(0 < len(block.src) == len(block.dst) <= max_edges for block in blocks)
     return np.stack([np.concatenate([b.src for b in blocks]), np.concatenate([b.dst for b in blocks])]), blocks
 

@@ -29,7 +29,7 @@ def save(path, compressed=True, **arrays):
 
 
 def edges_of(source, max_edges):
-    blocks = [load() for load in source.edge_loaders(max_edges)]
+    blocks = list(source.edges.stream(max_edges))
     assert all(len(block.src) == len(block.dst) <= max_edges for block in blocks)
     return np.stack([np.concatenate([b.src for b in blocks]), np.concatenate([b.dst for b in blocks])])
 

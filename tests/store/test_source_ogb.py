@@ -20,7 +20,7 @@ from tests.store.layouts import Tiny, write_arxiv, write_csv_gz, write_papers, w
 
 
 def edges_of(source: GraphSource, max_edges: int = 64) -> np.ndarray:
-    blocks = [loader() for loader in source.edge_loaders(max_edges)]
+    blocks = list(source.edges.stream(max_edges))
     assert all(block.src.size == block.dst.size <= max_edges for block in blocks)
     return np.stack([np.concatenate([block.src for block in blocks]), np.concatenate([block.dst for block in blocks])])
 
@@ -87,8 +87,7 @@ def test_products_has_every_edge_in_both_directions(tmp_path, folder):
     np.testing.assert_array_equal(edges[:, 0::2], tiny.edge_index)
     np.testing.assert_array_equal(edges[:, 1::2], tiny.edge_index[::-1])
     assert_same(source, tiny)
-    for loader in source.edge_loaders(33):
-        block = loader()
+    for block in source.edges.stream(33):
         assert {block.src[0], block.dst[0]} == set(tiny.edge_index[:, block.first_row])
 
 

@@ -15,8 +15,9 @@ from ecgl_scale.base.durable import WrittenFile, crc32c_of
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import CorruptStoreError, InvalidInputError, StoreVersionError, UsageError
 from ecgl_scale.store.features import sparse as store_sparse
-from ecgl_scale.store.features.choose import FeatureStore, as_dense, as_sparse, choose_kind
+from ecgl_scale.store.features.choose import as_dense, as_sparse, choose_kind
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.features.sparse import SparseFeatures, SparseLayout, write_sparse
 from ecgl_scale.store.source import CsrBlock, DenseSource, SparseSource
 
@@ -60,7 +61,7 @@ def random_matrix(num_rows: int, num_features: int, seed: int = 0, density: floa
 @pytest.fixture
 def small(tmp_path: Path) -> tuple[Any, SparseLayout, dict[str, WrittenFile], Path]:
     matrix = random_matrix(50, 11, seed=5)
-    layout = SparseLayout(50, 11, rows_per_block=8)
+    layout = SparseLayout(50, 11, 8, matrix.nnz)
     return matrix, layout, write(source_of(matrix), layout, tmp_path / "features"), tmp_path / "features"
 
 
@@ -90,7 +91,7 @@ def test_any_matrix_comes_back_as_scipy_has_it(
 ) -> None:
     directory = tmp_path_factory.mktemp("sparse") / "features"
     matrix = random_matrix(num_rows, num_features, seed, density)
-    layout = SparseLayout(num_rows, num_features, min(rows_per_block, num_rows))
+    layout = SparseLayout(num_rows, num_features, min(rows_per_block, num_rows), matrix.nnz)
     files = write(source_of(matrix, piece_rows=piece_rows), layout, directory)
     features = SparseFeatures.open(directory, layout, files)
     read = sparse.vstack([as_scipy(rows, num_features) for _, rows in features.stream()])
@@ -108,7 +109,7 @@ def test_any_matrix_comes_back_as_scipy_has_it(
 
 def test_blocks_are_views_of_the_mapped_file_and_cost_no_memory_of_ours(tmp_path: Path) -> None:
     matrix = random_matrix(40_000, 1000, density=0.1)
-    layout = SparseLayout(40_000, 1000, 40_000)
+    layout = SparseLayout(40_000, 1000, 40_000, matrix.nnz)
     features = SparseFeatures.open(tmp_path / "f", layout, write(source_of(matrix), layout, tmp_path / "f"))
     block = features.blocks()[0]
     features.read(block)
@@ -124,7 +125,7 @@ def test_writing_takes_little_more_than_twice_a_block(tmp_path: Path) -> None:
     matrix = random_matrix(120_000, 1000, density=0.1)
     layout = SparseLayout.plan(120_000, 1000, matrix.nnz)
     assert len(layout.blocks()) > 3
-    write(source_of(random_matrix(9, 9)), SparseLayout(9, 9, 9), tmp_path / "warm")
+    write(source_of(random_matrix(9, 9)), SparseLayout(9, 9, 9, 16), tmp_path / "warm")
     before = own_memory_bytes()
     with PeakSampler() as sampler:
         files = write(source_of(matrix), layout, tmp_path / "f")
@@ -143,7 +144,7 @@ def test_records_are_those_of_the_files_and_do_not_depend_on_the_pieces(small: A
 
 def test_unsorted_columns_are_sorted_and_zeros_dropped(tmp_path: Path) -> None:
     source = one_block([0, 3, 4], [2, 0, 1, 1], [5.0, 0.0, 7.0, -0.0])
-    layout = SparseLayout(2, 3, 2)
+    layout = SparseLayout(2, 3, 2, 4)
     features = SparseFeatures.open(tmp_path / "f", layout, write(source, layout, tmp_path / "f"))
     rows = features.read(features.blocks()[0])
     assert rows.indptr.tolist() == [0, 2, 2]
@@ -173,7 +174,7 @@ def test_unsorted_columns_are_sorted_and_zeros_dropped(tmp_path: Path) -> None:
 def test_bad_rows_are_refused_with_their_place(tmp_path: Path, block: Any, words: list[str]) -> None:
     source = one_block(*block)
     with pytest.raises(InvalidInputError) as caught:
-        write(source, SparseLayout(2, 3, 2), tmp_path / "f")
+        write(source, SparseLayout(2, 3, 2, 4), tmp_path / "f")
     assert all(word in str(caught.value) for word in ["x.npz", *words])
 
 
@@ -262,7 +263,7 @@ def test_all_four_ways_from_source_to_store_give_the_same_rows(
 ) -> None:
     matrix = random_matrix(70, 13)
     given_dense, given_sparse = dense_source(matrix.toarray()), source_of(matrix)
-    features: FeatureStore[Any]
+    features: FeatureStore
     if stored_kind == "dense":
         dense_layout = DenseLayout(70, 13, "float32", 4, 12)
         source = given_dense if given_kind == "dense" else as_dense(given_sparse)
@@ -271,7 +272,20 @@ def test_all_four_ways_from_source_to_store_give_the_same_rows(
     else:
         chosen = given_sparse if given_kind == "sparse" else as_sparse(given_dense)
         assert chosen.num_values == matrix.nnz
-        layout = SparseLayout(70, 13, 12)
+        layout = SparseLayout(70, 13, 12, chosen.num_values)
         features = SparseFeatures.open(tmp_path / "f", layout, write(chosen, layout, tmp_path / "f"))
     assert features.kind == stored_kind
     assert np.array_equal(features.rows_dense(np.arange(70)), matrix.toarray())
+    ids = [69, 0, 0, 31]
+    assert (as_scipy(features.rows_csr(ids), 13) != matrix[ids]).nnz == 0
+    assert features.count_values(ids) == (matrix[ids].nnz if stored_kind == "sparse" else 4 * 13)
+    assert features.num_values == (matrix.nnz if stored_kind == "sparse" else 70 * 13)
+    for block in features.blocks():
+        rows = matrix[block.start : block.stop]
+        columns = np.empty((block.num_rows, 4), np.float32)
+        features.read_columns(block, 3, 7, columns)
+        assert np.array_equal(columns, rows.toarray()[:, 3:7])
+        assert np.array_equal(features.read_dense(block), rows.toarray())
+        assert (as_scipy(features.read_csr(block), 13) != rows).nnz == 0
+    on_disk = [path.stat().st_size for path in (tmp_path / "f").iterdir() if path.name != "zarr.json"]
+    assert features.stored_bytes == sum(on_disk)

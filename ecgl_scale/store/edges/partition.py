@@ -5,25 +5,41 @@ One pass over the source. Memory: per thread one edge block (as loaded, and as k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
-from threading import local
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from ecgl_kernels.partition import DROP_LOOPS, SYMMETRISE, count_edges, scatter_edges
-from ecgl_scale.base.durable import ReusableBytes
-from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
-from ecgl_scale.engine.threads import map_bounded
+from ecgl_scale.base.buffers import ReusableBytes
+from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.engine.block import Block, split_blocks
+from ecgl_scale.engine.local import LocalExecutor
+from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, describe_edges, open_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
-from ecgl_scale.store.edges.spill import KeySpill, key_array
-from ecgl_scale.store.source import EdgeBlock, EdgeLoader, GraphSource
+from ecgl_scale.store.edges.segments import KeySegments
+from ecgl_scale.store.edges.spill import KeyBuckets, key_array
+from ecgl_scale.store.source import GraphSource
 
 STAGE = "partition edges"
 BYTES_PER_EDGE = 72
 """Planned per edge in flight: 16 as int64 pairs, as much again in the loader, 16 as keys, and one block waiting."""
+
+EDGES, LOOPS = "edges", "loops"
+"""What the blocks of a round are: numbers of edges, or nodes that get a self loop each."""
+
+
+@dataclass(frozen=True)
+class PieceRecord:
+    """What came in with one piece."""
+
+    num_edges: int
+    num_loops: int
+    crcs: list[int]
 
 
 @dataclass(frozen=True)
@@ -34,71 +50,129 @@ class PartitionTotals:
     self_loops: int
 
 
-@dataclass(frozen=True)
-class _Task:
-    load: EdgeLoader
-    flags: int
-
-
 def partition_edges(
     source: GraphSource,
     plan: EdgePlan,
     options: BuildOptions,
-    spill: KeySpill,
+    keys: KeyBuckets,
+    resources: Resources,
     *,
     block_edges: int,
-    threads: int,
-    on_event: EventSink,
 ) -> PartitionTotals:
-    """Read every edge once and put its key (two keys when symmetrising) into ``spill``."""
-    on_event(StageStarted(STAGE, source.num_edges_hint, "edges"))
+    """Read every edge once and put its key (two keys when symmetrising) into ``keys``."""
+    resources.on_event(StageStarted(STAGE, source.num_edges_hint, "edges"))
     flags = (SYMMETRISE if options.symmetrise else 0) | (0 if options.self_loops == "keep" else DROP_LOOPS)
-    tasks: Iterator[_Task] = (_Task(load, flags) for load in source.edge_loaders(block_edges))
-    if options.self_loops == "add":
-        tasks = chain(tasks, (_Task(load, 0) for load in _loop_loaders(plan.num_nodes, block_edges)))
-
-    own = local()
-
-    def partition_block(task: _Task) -> tuple[int, int, int]:
-        block = _native(task.load())
-        counts = np.zeros(plan.num_buckets + 1, np.int64)
-        bad = count_edges(block.src, block.dst, plan.num_nodes, plan.bucket_bits, task.flags, counts)
-        if bad >= 0:
-            raise _bad_id(block, bad, plan.num_nodes)
-        offsets = np.zeros(plan.num_buckets + 1, np.int64)
-        np.cumsum(counts[:-1], out=offsets[1:])
-        if not hasattr(own, "memory"):
-            own.memory = ReusableBytes()
-        keys = key_array(own.memory, int(offsets[-1]))
-        scatter_edges(block.src, block.dst, plan.bucket_bits, plan.source_bits, task.flags, offsets[:-1].copy(), keys)
-        if spill.append(keys, offsets):
-            own.memory.drop()  # it is the spill's now
-        return block.src.size, int(counts[-1]), task.flags
-
-    input_edges = self_loops = 0
-    for num_edges, num_loops, task_flags in map_bounded(partition_block, tasks, threads=threads):
-        if task_flags == flags:
-            input_edges += num_edges
-            self_loops += num_loops
-            on_event(BlockFinished(STAGE, input_edges))
+    edges: EdgeSource = source.edges
+    pieces: Iterable[Block] | None = edges.cut(block_edges)
+    executor = resources.executor
+    if pieces is None or not (executor.shares_memory or edges.kind):
+        executor = LocalExecutor()
+    if pieces is None:
+        held = _HeldEdges()
+        pieces, edges = held.take_in(source.edges.stream(block_edges)), held
+    input_edges = self_loops = num_pieces = 0
+    crcs: list[tuple[Block, list[int]]] = []
+    with executor.open(PartitionWork(edges, plan, flags, keys), resources) as workers:
+        for piece, record in workers.run(pieces, EDGES):
+            num_pieces += 1
+            input_edges += record.num_edges
+            self_loops += record.num_loops
+            crcs.append((piece, record.crcs))
+            resources.on_event(BlockFinished(STAGE, input_edges))
+        source.edges.check(crcs)
+        if options.self_loops == "add":
+            for _ in workers.run(_loop_pieces(plan.num_nodes, block_edges, num_pieces), LOOPS):
+                num_pieces += 1
+    if isinstance(keys, KeySegments):
+        keys.load(num_pieces)
     return PartitionTotals(input_edges, self_loops)
 
 
-def _loop_loaders(num_nodes: int, block_edges: int) -> Iterator[EdgeLoader]:
-    for start in range(0, num_nodes, block_edges):
+def _loop_pieces(num_nodes: int, block_edges: int, first_index: int) -> list[Block]:
+    return [replace(piece, index=first_index + piece.index) for piece in split_blocks(num_nodes, block_edges)]
 
-        def load(start: int = start) -> EdgeBlock:
-            ids = np.arange(start, min(start + block_edges, num_nodes), dtype=np.int64)
-            return EdgeBlock(ids, ids, "self loops", start)
 
-        yield load
+class _HeldEdges(EdgeSource):
+    """Blocks of a stream, held from when they are read until a thread takes them: one more than there are threads."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, EdgeBlock] = {}
+
+    def take_in(self, stream: Iterable[EdgeBlock]) -> Iterator[Block]:
+        """Read a block of the stream whenever the next piece is asked for."""
+        start = 0
+        for index, block in enumerate(stream):
+            self._blocks[start] = block
+            yield Block(index, start, start + max(block.src.size, 1))
+            start += max(block.src.size, 1)
+
+    def cut(self, max_edges: int) -> None:  # noqa: ARG002
+        """They come as they were read."""
+        return
+
+    def read(self, start: int, stop: int) -> EdgeBlock:  # noqa: ARG002
+        """Hand a block over."""
+        return self._blocks.pop(start)
+
+
+class PartitionWork(Work[ReusableBytes, PieceRecord]):
+    """A piece of edges: read, checked, and its keys appended as one segment."""
+
+    name = "ingest.partition"
+    record = PieceRecord
+
+    def __init__(self, edges: EdgeSource, plan: EdgePlan, flags: int, keys: KeyBuckets) -> None:
+        self._edges = edges
+        self._plan = plan
+        self._flags = flags
+        self._keys = keys
+
+    def describe(self) -> Json:
+        """Where edges come from and segments go to."""
+        keys = self._keys.describe()
+        return {
+            "edges": describe_edges(self._edges, Path(keys["directory"])),
+            "num_nodes": self._plan.num_nodes,
+            "flags": self._flags,
+            "keys": keys,
+        }
+
+    @classmethod
+    def open(cls, description: Json, resources: Resources) -> PartitionWork:  # noqa: ARG003
+        """The same work elsewhere."""
+        edges, plan = open_edges(description["edges"]), EdgePlan.of(description["num_nodes"])
+        return cls(edges, plan, description["flags"], KeySegments.open(description["keys"]))
+
+    def scratch(self) -> ReusableBytes:
+        """Memory for keys."""
+        return ReusableBytes()
+
+    def run(self, block: Block, given: Json, scratch: ReusableBytes) -> PieceRecord:
+        """Turn one piece into keys."""
+        if given == LOOPS:
+            nodes = np.arange(block.start, block.stop, dtype=np.int64)
+            edges, flags = EdgeBlock(nodes, nodes, "self loops", block.start), 0
+        else:
+            edges, flags = _native(self._edges.read(block.start, block.stop)), self._flags
+        plan = self._plan
+        counts = np.zeros(plan.num_buckets + 1, np.int64)
+        bad = count_edges(edges.src, edges.dst, plan.num_nodes, plan.bucket_bits, flags, counts)
+        if bad >= 0:
+            raise _bad_id(edges, bad, plan.num_nodes)
+        offsets = np.zeros(plan.num_buckets + 1, np.int64)
+        np.cumsum(counts[:-1], out=offsets[1:])
+        keys = key_array(scratch, int(offsets[-1]))
+        scatter_edges(edges.src, edges.dst, plan.bucket_bits, plan.source_bits, flags, offsets[:-1].copy(), keys)
+        if self._keys.append(block.index, keys, offsets):
+            scratch.drop()  # it is the spill's now
+        return PieceRecord(edges.src.size, int(counts[-1]), list(edges.crcs))
 
 
 def _native(block: EdgeBlock) -> EdgeBlock:
     """Check a block's ids and give them the byte order and the layout that the kernels are compiled for."""
     _check_block(block)
     src, dst = (np.ascontiguousarray(ids, ids.dtype.newbyteorder("=")) for ids in (block.src, block.dst))
-    return EdgeBlock(src, dst, block.origin, block.first_row)
+    return replace(block, src=src, dst=dst)
 
 
 def _check_block(block: EdgeBlock) -> None:

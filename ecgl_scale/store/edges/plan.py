@@ -6,12 +6,14 @@ Nothing here depends on the memory budget or the number of threads, so the same 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.tiles import RANGE_BITS
+from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import InvalidInputError
 
 RANGE_ROWS = 1 << RANGE_BITS
@@ -67,6 +69,11 @@ class EdgePlan:
         return ((self.num_nodes - 1) >> self.bucket_bits) + 1
 
     @property
+    def key_bits(self) -> int:
+        """Bits of a key: of the row within its bucket, and of the source."""
+        return self.bucket_bits + self.source_bits
+
+    @property
     def num_ranges(self) -> int:
         """Ranges of 2**16 nodes that cover the graph."""
         return ((self.num_nodes - 1) >> RANGE_BITS) + 1
@@ -76,22 +83,22 @@ class EdgePlan:
         """Node ids as stored: four bytes where they fit."""
         return np.dtype(np.uint32 if self.num_nodes <= 1 << 32 else np.uint64)
 
-    def cut_blocks(self, bucket_counts: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Group buckets into blocks [first bucket, last bucket) of whole ranges, by rows and by edges."""
+    def cut_blocks(self, bucket_counts: NDArray[np.int64]) -> list[Block]:
+        """Group the rows of whole buckets into blocks of whole ranges, by rows and by edges."""
         unit = max(1, RANGE_ROWS >> self.bucket_bits)
         max_ranges = min(max(self.num_ranges // MIN_BLOCKS, 1), MAX_BLOCK_RANGES)
         max_buckets = max(max_ranges * RANGE_ROWS >> self.bucket_bits, unit)
-        blocks: list[tuple[int, int]] = []
-        start, edges = 0, 0
+        cuts = [0]
+        edges = 0
         for bucket in range(0, self.num_buckets, unit):
             incoming = int(bucket_counts[bucket : bucket + unit].sum())
-            if bucket > start and (edges + incoming > MAX_BLOCK_EDGES or bucket - start >= max_buckets):
-                blocks.append((start, bucket))
-                start, edges = bucket, 0
+            if bucket > cuts[-1] and (edges + incoming > MAX_BLOCK_EDGES or bucket - cuts[-1] >= max_buckets):
+                cuts.append(bucket)
+                edges = 0
             edges += incoming
-        blocks.append((start, self.num_buckets))
-        return blocks
+        rows = [*(bucket << self.bucket_bits for bucket in cuts), self.num_nodes]
+        return [Block(index, *bounds) for index, bounds in enumerate(pairwise(rows))]
 
-    def rows_of(self, buckets: tuple[int, int]) -> tuple[int, int]:
-        """First and last row of some consecutive buckets."""
-        return buckets[0] << self.bucket_bits, min(buckets[1] << self.bucket_bits, self.num_nodes)
+    def buckets_of(self, block: Block) -> slice:
+        """The buckets of a block's rows."""
+        return slice(block.start >> self.bucket_bits, ((block.stop - 1) >> self.bucket_bits) + 1)

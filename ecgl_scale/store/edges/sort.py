@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.partition import count_keys, scatter_keys
 from ecgl_kernels.radix import sort_parts
-from ecgl_scale.base.durable import SECTOR_BYTES, ReusableBytes, round_up
-from ecgl_scale.store.edges.spill import KEY_BYTES, Keys, KeySpill, key_array
+from ecgl_scale.base.buffers import ReusableBytes
+from ecgl_scale.base.direct import SECTOR_BYTES, round_up
+from ecgl_scale.store.edges.spill import KEY_BYTES, KeyBuckets, Keys, KeySpill, key_array
 
 PART_KEYS_BITS = 12
 """Parts of about 4,096 keys: twice 32 KiB, half of L1 and well inside L2."""
@@ -51,7 +52,7 @@ class SortWorkspace:
 
 
 def sorted_chunks(
-    spill: KeySpill, bucket: int, key_bits: int, workspace: SortWorkspace, scratch: Path, *, prefix: int = 0
+    spill: KeyBuckets, bucket: int, key_bits: int, workspace: SortWorkspace, scratch: Path, *, prefix: int = 0
 ) -> Iterator[Keys]:
     """The bucket's keys in ascending order; a chunk is valid until the next one is asked for.
 
@@ -72,7 +73,7 @@ def sorted_chunks(
         yield from _cut_bucket(spill, bucket, key_bits, workspace, scratch, prefix)
 
 
-def _sort_bucket(spill: KeySpill, bucket: int, key_bits: int, raw: Bytes, out: Keys, prefix: int) -> Keys:
+def _sort_bucket(spill: KeyBuckets, bucket: int, key_bits: int, raw: Bytes, out: Keys, prefix: int) -> Keys:
     part_bits = min(max(out.size.bit_length() - PART_KEYS_BITS, 0), MAX_PART_BITS, key_bits)
     low_bits = key_bits - part_bits
     base, shift = np.uint64(prefix), np.uint64(low_bits)
@@ -91,7 +92,7 @@ def _sort_bucket(spill: KeySpill, bucket: int, key_bits: int, raw: Bytes, out: K
 
 
 def _cut_bucket(
-    spill: KeySpill, bucket: int, key_bits: int, workspace: SortWorkspace, scratch: Path, prefix: int
+    spill: KeyBuckets, bucket: int, key_bits: int, workspace: SortWorkspace, scratch: Path, prefix: int
 ) -> Iterator[Keys]:
     cut_bits = min(CUT_BITS, key_bits)
     base, shift = np.uint64(prefix), np.uint64(key_bits - cut_bits)
@@ -107,7 +108,7 @@ def _cut_bucket(
             cursors = offsets[:-1].copy()
             for keys in slices:
                 scatter_keys(keys, base, shift, cursors, moved)
-            cuts.append(moved, offsets)
+            cuts.append(0, moved, offsets)
         for cut in range(1 << cut_bits):
             low_bits = key_bits - cut_bits
             yield from sorted_chunks(cuts, cut, low_bits, workspace, scratch, prefix=prefix | cut << low_bits)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.tiles import count_tiles, pack_tile, scatter_tiles
-from ecgl_scale.base.durable import ReusableBytes, WrittenFile
+from ecgl_scale.base.buffers import ReusableBytes
+from ecgl_scale.base.durable import WrittenFile
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.edges.scratch import ScratchValues
 from ecgl_scale.store.ragged import Ragged, write_ragged

@@ -1,27 +1,32 @@
 """Second half of the external build: each block's buckets are sorted, written as CSR rows, then packed into tiles.
 
-Threads take whole blocks, largest first, and share nothing but the spill. Memory per thread (``share_bytes``): half for
+Threads take whole blocks, largest first, and share nothing but the keys. Memory per thread (``share_bytes``): half for
 sorting, half for the block's rows and tiles; a block whose rows do not fit goes through a scratch file instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import local
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.csr import emit_rows
-from ecgl_scale.base.durable import ReusableBytes, WrittenFile
-from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
-from ecgl_scale.engine.threads import map_bounded
+from ecgl_scale.base.buffers import ReusableBytes
+from ecgl_scale.base.durable import atomic_file
+from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.executor import run_blocks
+from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.scratch import ScratchValues
+from ecgl_scale.store.edges.segments import KeySegments
 from ecgl_scale.store.edges.sort import BYTES_PER_KEY, SortWorkspace, sorted_chunks
-from ecgl_scale.store.edges.spill import KeySpill
+from ecgl_scale.store.edges.spill import KeyBuckets
 from ecgl_scale.store.edges.tiles import EDGE_BYTES, write_tiles
 from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY
 from ecgl_scale.store.ragged import Ragged, read_ragged, write_ragged
@@ -32,20 +37,21 @@ NO_KEY = np.uint64(2**64 - 1)
 
 
 @dataclass(frozen=True)
-class BlockResult:
-    """One finished block."""
+class BlockRecord:
+    """What a finished block left."""
 
-    index: int
-    rows: tuple[int, int]
     num_edges: int
-    files: dict[str, WrittenFile]
+    files: dict[str, list[int]]
+    """Size and crc32c of each file, by its name below the store."""
 
 
-@dataclass(frozen=True)
-class _Task:
-    index: int
-    buckets: tuple[int, int]
-    num_keys: int
+@dataclass
+class BlockScratch:
+    """Memory of one thread, used again for every block."""
+
+    workspace: SortWorkspace
+    rows: ReusableBytes = field(default_factory=ReusableBytes)
+    tiles: ReusableBytes = field(default_factory=ReusableBytes)
 
 
 def block_name(directory: str, index: int) -> str:
@@ -54,105 +60,140 @@ def block_name(directory: str, index: int) -> str:
 
 
 def write_blocks(
-    spill: KeySpill,
+    keys: KeyBuckets,
     plan: EdgePlan,
     options: BuildOptions,
     store: Path,
+    resources: Resources,
     *,
     share_bytes: int,
-    threads: int,
-    on_event: EventSink,
-) -> list[BlockResult]:
+) -> list[tuple[Block, BlockRecord]]:
     """Write all blocks; the result is in row order and the same for any number of threads and any memory."""
-    on_event(StageStarted(STAGE, int(spill.counts.sum()), "edges"))
+    counts = keys.counts
+    resources.on_event(StageStarted(STAGE, int(counts.sum()), "edges"))
     (store / EDGES_DIRECTORY).mkdir()
     (store / TILES_DIRECTORY).mkdir()
-    tasks = [
-        _Task(index, buckets, int(spill.counts[slice(*buckets)].sum()))
-        for index, buckets in enumerate(plan.cut_blocks(spill.counts))
-    ]
-    own = local()
-
-    def write_block(task: _Task) -> BlockResult:
-        if not hasattr(own, "writer"):
-            own.writer = _BlockWriter(spill, plan, options, store, share_bytes // 2, SortWorkspace(share_bytes // 2))
-        return cast("BlockResult", own.writer.write(task))
-
+    num_keys = {block: int(counts[plan.buckets_of(block)].sum()) for block in plan.cut_blocks(counts)}
+    largest_first = sorted(num_keys, key=lambda block: -num_keys[block])
     done = 0
     results = []
-    for result in map_bounded(write_block, sorted(tasks, key=lambda task: -task.num_keys), threads=threads):
-        results.append(result)
-        done += tasks[result.index].num_keys
-        on_event(BlockFinished(STAGE, done))
-    return sorted(results, key=lambda result: result.index)
+    for block, record in run_blocks(BlockWork(keys, plan, options, store, share_bytes), largest_first, resources):
+        results.append((block, record))
+        done += num_keys[block]
+        resources.on_event(BlockFinished(STAGE, done))
+    return sorted(results, key=lambda result: result[0].index)
 
 
 def largest_block_bytes(plan: EdgePlan, bucket_counts: NDArray[np.int64]) -> int:
     """What a thread needs to write the largest block, if its share allows: rows, tiles, and its buckets' keys twice."""
     needed = 0
-    for first, last in plan.cut_blocks(bucket_counts):
-        first_row, last_row = plan.rows_of((first, last))
-        counts = bucket_counts[first:last]
-        rows_bytes = int(counts.sum()) * (plan.id_dtype.itemsize + EDGE_BYTES) + 8 * (last_row - first_row + 1)
+    for block in plan.cut_blocks(bucket_counts):
+        counts = bucket_counts[plan.buckets_of(block)]
+        rows_bytes = int(counts.sum()) * (plan.id_dtype.itemsize + EDGE_BYTES) + 8 * (block.num_rows + 1)
         needed = max(needed, rows_bytes + BYTES_PER_KEY * int(counts.max()))
     return needed
 
 
-@dataclass(frozen=True)
-class _BlockWriter:
-    spill: KeySpill
-    plan: EdgePlan
-    options: BuildOptions
-    store: Path
-    memory_bytes: int
-    workspace: SortWorkspace
-    rows_memory: ReusableBytes = field(default_factory=ReusableBytes)
-    tiles_memory: ReusableBytes = field(default_factory=ReusableBytes)
+class BlockWork(Work[BlockScratch, BlockRecord]):
+    """A block of rows: its keys, sorted, as a file of rows and a file of tiles.
 
-    def write(self, task: _Task) -> BlockResult:
-        first_row, last_row = self.plan.rows_of(task.buckets)
-        edges_name, tiles_name = block_name(EDGES_DIRECTORY, task.index), block_name(TILES_DIRECTORY, task.index)
-        metadata = {"ecgl.version": "1", "ecgl.block": str(task.index), "ecgl.first_row": str(first_row)}
-        offsets = np.zeros(last_row - first_row + 1, np.int64)
-        rows_bytes = task.num_keys * self.plan.id_dtype.itemsize
-        left_bytes = self.memory_bytes - offsets.nbytes
-        path = self.store / edges_name
-        if rows_bytes + task.num_keys * EDGE_BYTES <= left_bytes:
-            memory = self.rows_memory.take(rows_bytes).view(self.plan.id_dtype)
-            rows = Ragged(offsets, memory[: self._collect(task, offsets, memory)])
-            edges_file = write_ragged(path, rows.offsets, rows.values, metadata | {"ecgl.part": EDGES_DIRECTORY})
-        else:
-            self.rows_memory.drop()
-            with ScratchValues(path.with_suffix(".scratch"), self.plan.id_dtype) as scratch:
-                self._collect(task, offsets, scratch)
-                edges_file = write_ragged(path, offsets, scratch.mapped(), metadata | {"ecgl.part": EDGES_DIRECTORY})
-            rows = read_ragged(path, edges_file, check_crc=False)
-        tiles_file = write_tiles(
-            self.store / tiles_name,
-            rows,
-            self.plan.num_ranges,
-            memory=self.tiles_memory,
-            max_bytes=max(left_bytes, MIN_TILE_BUFFER_BYTES),
-            metadata=metadata | {"ecgl.part": TILES_DIRECTORY},
+    Where keys are in files that other processes see, so are the results: whole under another name, then renamed.
+    """
+
+    name = "ingest.block"
+    record = BlockRecord
+
+    def __init__(self, keys: KeyBuckets, plan: EdgePlan, options: BuildOptions, store: Path, share_bytes: int) -> None:
+        self._keys = keys
+        self._plan = plan
+        self._options = options
+        self._store = store
+        self._share_bytes = share_bytes
+
+    def describe(self) -> Json:
+        """Where keys and store are, and how they are cut."""
+        return {
+            "keys": self._keys.describe(),
+            "num_nodes": self._plan.num_nodes,
+            "options": asdict(self._options),
+            "store": str(self._store),
+            "share_bytes": self._share_bytes,
+        }
+
+    @classmethod
+    def open(cls, description: Json, resources: Resources) -> BlockWork:  # noqa: ARG003
+        """The same work elsewhere."""
+        return cls(
+            KeySegments.open(description["keys"]),
+            EdgePlan.of(description["num_nodes"]),
+            BuildOptions(**description["options"]),
+            Path(description["store"]),
+            description["share_bytes"],
         )
-        files = {edges_name: edges_file, tiles_name: tiles_file}
-        return BlockResult(task.index, (first_row, last_row), int(offsets[-1]), files)
 
-    def _collect(self, task: _Task, offsets: NDArray[np.int64], target: NDArray[Any] | ScratchValues) -> int:
+    def scratch(self) -> BlockScratch:
+        """Memory to sort in, and for rows and tiles."""
+        return BlockScratch(SortWorkspace(self._share_bytes // 2))
+
+    def run(self, block: Block, given: Json, scratch: BlockScratch) -> BlockRecord:  # noqa: ARG002
+        """Write both files of a block."""
+        num_keys = int(self._keys.counts[self._plan.buckets_of(block)].sum())
+        metadata = {"ecgl.version": "1", "ecgl.block": str(block.index), "ecgl.first_row": str(block.start)}
+        offsets = np.zeros(block.num_rows + 1, np.int64)
+        rows_bytes = num_keys * self._plan.id_dtype.itemsize
+        left_bytes = self._share_bytes // 2 - offsets.nbytes
+        edges_name, tiles_name = (block_name(part, block.index) for part in (EDGES_DIRECTORY, TILES_DIRECTORY))
+        about = metadata | {"ecgl.part": EDGES_DIRECTORY}
+        with self._new_file(edges_name) as path:
+            if rows_bytes + num_keys * EDGE_BYTES <= left_bytes:
+                memory = scratch.rows.take(rows_bytes).view(self._plan.id_dtype)
+                kept = self._collect(block, offsets, memory, scratch.workspace, path)
+                rows = Ragged(offsets, memory[:kept])
+                edges_file = write_ragged(path, rows.offsets, rows.values, about)
+            else:
+                scratch.rows.drop()
+                with ScratchValues(path.with_suffix(".scratch"), self._plan.id_dtype) as values:
+                    self._collect(block, offsets, values, scratch.workspace, path)
+                    edges_file = write_ragged(path, offsets, values.mapped(), about)
+                rows = read_ragged(path, edges_file, check_crc=False)
+        with self._new_file(tiles_name) as path:
+            tiles_file = write_tiles(
+                path,
+                rows,
+                self._plan.num_ranges,
+                memory=scratch.tiles,
+                max_bytes=max(left_bytes, MIN_TILE_BUFFER_BYTES),
+                metadata=metadata | {"ecgl.part": TILES_DIRECTORY},
+            )
+        written = {edges_name: edges_file, tiles_name: tiles_file}
+        return BlockRecord(int(offsets[-1]), {name: [file.size_bytes, file.crc32c] for name, file in written.items()})
+
+    def _new_file(self, name: str) -> AbstractContextManager[Path]:
+        """Where to write a file; by itself in this process, whose failure ends the build, the name it will have."""
+        path = self._store / name
+        return atomic_file(path, is_shared=True) if self._keys.is_shared else nullcontext(path)
+
+    def _collect(
+        self,
+        block: Block,
+        offsets: NDArray[np.int64],
+        target: NDArray[Any] | ScratchValues,
+        workspace: SortWorkspace,
+        path: Path,
+    ) -> int:
         """Sort the block's buckets into ``target`` and turn ``offsets`` into the rows' offsets."""
-        key_bits = self.plan.bucket_bits + self.plan.source_bits
-        scratch = self.store / EDGES_DIRECTORY / f"{task.index:05d}.keys"
+        plan, buckets = self._plan, self._plan.buckets_of(block)
         degrees = offsets[1:]
         kept = 0
-        for bucket in range(*task.buckets):
-            bucket_row = (bucket - task.buckets[0]) << self.plan.bucket_bits
+        for bucket in range(buckets.start, buckets.stop):
+            bucket_row = (bucket - buckets.start) << plan.bucket_bits
             previous = NO_KEY
-            for keys in sorted_chunks(self.spill, bucket, key_bits, self.workspace, scratch):
+            for keys in sorted_chunks(self._keys, bucket, plan.key_bits, workspace, path.with_suffix(".keys")):
                 # The kept sources go where the sorted keys lie: entry i is read before entry <= i is written.
-                sources = target[kept:] if isinstance(target, np.ndarray) else keys.view(self.plan.id_dtype)
+                sources = target[kept:] if isinstance(target, np.ndarray) else keys.view(plan.id_dtype)
                 last = keys[-1]
                 count = emit_rows(
-                    keys, self.plan.source_bits, previous, self.options.keep_duplicates, degrees[bucket_row:], sources
+                    keys, plan.source_bits, previous, self._options.keep_duplicates, degrees[bucket_row:], sources
                 )
                 previous = last
                 if isinstance(target, ScratchValues):

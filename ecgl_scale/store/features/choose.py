@@ -1,57 +1,21 @@
-"""The common face of dense and sparse features; which of the two to store; a source of one turned into the other."""
+"""Whether features are stored dense or sparse; and a source of one kind turned into the other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal
 
 import numpy as np
 
-from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.features.dense_write import PIECE_BYTES, checked_piece
+from ecgl_scale.store.features.face import FeatureKind
 from ecgl_scale.store.features.sparse import clean_block, to_dense
-from ecgl_scale.store.source import AnyArray, CsrBlock, DenseSource, FloatArray, SparseSource
-
-FeatureKind = Literal["dense", "sparse"]
+from ecgl_scale.store.source import AnyArray, CsrBlock, DenseSource, SparseSource
 
 SPARSE_BELOW = 0.10
 """A sparse value takes twice the bytes of a dense one, and is slower to use: well below one half it pays."""
 SAMPLE_ROWS = 65_536
-
-Rows_co = TypeVar("Rows_co", covariant=True)
-
-
-class FeatureStore(Protocol[Rows_co]):
-    """Rows of numbers on disk, checked as they are read; ``Rows_co`` is an array (dense) or a ``CsrBlock`` (sparse)."""
-
-    num_rows: int
-    num_features: int
-
-    @property
-    def kind(self) -> FeatureKind:
-        """Which of the two it is."""
-        ...
-
-    def blocks(self) -> list[Block]:
-        """All blocks, in row order."""
-        ...
-
-    def read(self, block: Block) -> Rows_co:
-        """Rows of one block."""
-        ...
-
-    def stream(self, *, read_ahead: int = 2, threads: int = 2) -> Iterator[tuple[Block, Rows_co]]:
-        """All blocks in order, the next few being read meanwhile; rows are valid until the next are asked for."""
-        ...
-
-    def rows(self, ids: Any) -> Rows_co:
-        """Rows ``ids``, in that order, repeats allowed."""
-        ...
-
-    def rows_dense(self, ids: Any) -> FloatArray:
-        """The same as an array, whatever the kind."""
-        ...
 
 
 def choose_kind(
@@ -66,7 +30,7 @@ def choose_kind(
         return requested
     if requested != "auto":
         raise UsageError(f"no such kind of features: {requested}", expected="auto, dense or sparse")
-    if isinstance(source, SparseSource):
+    if source.kind == "sparse":
         density = source.num_values / max(num_rows * source.num_features, 1)
     else:
         first = next(iter(source.blocks(min(_rows_at_once(source), SAMPLE_ROWS))), np.empty((0, 0)))
@@ -75,8 +39,7 @@ def choose_kind(
 
 
 def _rows_at_once(source: DenseSource | SparseSource) -> int:
-    item_bytes = source.dtype.itemsize if isinstance(source, DenseSource) else 4
-    return max(PIECE_BYTES // max(source.num_features * item_bytes, 1), 1)
+    return max(PIECE_BYTES // max(source.num_features * source.dtype.itemsize, 1), 1)
 
 
 def as_dense(source: SparseSource) -> DenseSource:
@@ -86,7 +49,7 @@ def as_dense(source: SparseSource) -> DenseSource:
         row = 0
         for piece in source.blocks(min(max_rows, _rows_at_once(source))):
             clean = clean_block(piece, source.num_features, origin=source.origin, first_row=row)
-            row += clean.indptr.size - 1
+            row += clean.num_rows
             yield to_dense(clean, source.num_features)
 
     return DenseSource(source.num_features, np.dtype(np.float32), source.origin, blocks)
@@ -102,9 +65,7 @@ def as_sparse(source: DenseSource) -> SparseSource:
 
     def blocks(max_rows: int) -> Iterator[CsrBlock]:
         for piece in pieces(max_rows):
-            rows, columns = np.nonzero(piece)
-            indptr = np.searchsorted(rows, np.arange(len(piece) + 1)).astype(np.int64, copy=False)
-            yield CsrBlock(indptr, columns, piece[rows, columns])
+            yield CsrBlock.of_dense(piece)
 
     num_values = sum(int(np.count_nonzero(piece)) for piece in pieces(SAMPLE_ROWS))
     return SparseSource(source.num_features, num_values, source.origin, blocks)

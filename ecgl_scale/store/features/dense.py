@@ -23,12 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.rows import Bits, join_crc32c, scatter_rows, shift_crc32c
-from ecgl_scale.base.durable import WrittenFile, aligned_bytes, crc32c_of
+from ecgl_scale.base.buffers import aligned_bytes
+from ecgl_scale.base.durable import WrittenFile, crc32c_of
 from ecgl_scale.engine.block import Block, stream_blocks
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt, expected_file, open_expected, read_exactly
 from ecgl_scale.store.features.dense_write import BITS, CRC_BYTES, DenseDtype, DenseLayout, write_dense
-from ecgl_scale.store.source import FloatArray
+from ecgl_scale.store.features.face import FeatureStore
+from ecgl_scale.store.source import CsrBlock, FloatArray
 from ecgl_scale.units import MIB
 
 __all__ = ["DenseDtype", "DenseFeatures", "DenseLayout", "write_dense"]
@@ -44,20 +46,19 @@ _CHUNK_AND_CRC = 0x48674BC7
 """crc32c of any bytes followed by their own crc32c, little-endian."""
 
 
-class DenseFeatures:
+class DenseFeatures(FeatureStore):
     """Dense features of a finished store; what it hands out is checked, but for ``read_span`` without ``check``."""
 
     kind: Literal["dense"] = "dense"
 
     def __init__(self, directory: Path, layout: DenseLayout, files: tuple[WrittenFile, ...]) -> None:
+        super().__init__(layout.blocks(), files)
         self.directory = directory
         self.layout = layout
         self.num_rows = layout.num_rows
         self.num_features = layout.num_features
-        self.dtype: np.dtype[np.floating[Any]] = np.dtype(layout.dtype)
-        self._files = files
-        self._blocks = layout.blocks()
-        self._row_bytes = layout.chunk_bytes // layout.rows_per_chunk
+        self.num_values = layout.num_rows * layout.num_features
+        self.dtype = np.dtype(layout.dtype)
         self._stored_bytes = layout.chunk_bytes + CRC_BYTES
         self._chunks_per_read = min(max(READ_BYTES // layout.chunk_bytes, 1), MAX_BUFFERS // 3)
         self._shifts = np.full(self._chunks_per_read, shift_crc32c(layout.chunk_bytes), np.uint32)
@@ -80,9 +81,20 @@ class DenseFeatures:
                 raise corrupt(directory / layout.shard_name(block), f"cannot have {file.size_bytes} bytes")
         return cls(directory, layout, files)
 
-    def blocks(self) -> list[Block]:
-        """All blocks, in row order."""
-        return list(self._blocks)
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.layout.chunk_bytes // self.layout.rows_per_chunk
+
+    @property
+    def rows_per_read(self) -> int:
+        """Rows of a chunk."""
+        return self.layout.rows_per_chunk
+
+    @property
+    def block_bytes(self) -> int:
+        """Memory of one whole block."""
+        return self.layout.block_bytes
 
     def read(self, block: Block, out: FloatArray | None = None) -> FloatArray:
         """Rows of one block, into ``out`` where given. Memory: the result + a chunk's padding."""
@@ -90,7 +102,7 @@ class DenseFeatures:
         shape = (block.num_rows, layout.num_features)
         if out is None:
             # Page-aligned, as some processors (Zen 3) copy at a quarter of their speed to 1-31 bytes past a page.
-            out = aligned_bytes(block.num_rows * self._row_bytes).view(self.dtype).reshape(shape)
+            out = aligned_bytes(block.num_rows * self.row_bytes).view(self.dtype).reshape(shape)
         elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
             where = f"{out.dtype} {out.shape}"
             raise UsageError("this array cannot take the block", where=where, expected=f"{self.dtype} {shape}")
@@ -98,6 +110,17 @@ class DenseFeatures:
         padding = np.empty(layout.num_chunks(block) * layout.chunk_bytes - rows_bytes.size, np.uint8)
         self._read_chunks(block, 0, layout.num_chunks(block), rows_bytes, padding)
         return out
+
+    read_dense = read
+
+    def read_csr(self, block: Block) -> CsrBlock:
+        """Rows of one block without their zeros. Memory: the block twice."""
+        return CsrBlock.of_dense(self.read(block))
+
+    def read_columns(self, block: Block, first: int, stop: int, out: NDArray[Any]) -> None:
+        """Columns of a block's rows, into ``out``. Memory: a chunk."""
+        for start, rows in self.read_span(block.start, block.stop, self.chunk_buffer(), check=True):
+            out[start - block.start : start - block.start + len(rows)] = rows[:, first:stop]
 
     @property
     def chunk_buffer_bytes(self) -> int:
@@ -211,6 +234,14 @@ class DenseFeatures:
         return out
 
     rows_dense = rows
+
+    def rows_csr(self, ids: Any) -> CsrBlock:
+        """Rows ``ids`` without their zeros. Memory: what ``rows`` takes, and the result."""
+        return CsrBlock.of_dense(self.rows(ids))
+
+    def count_values(self, ids: Any) -> int:
+        """As many as if none were zero."""
+        return len(ids) * self.num_features
 
     def _runs(self, wanted: NDArray[np.int64], max_chunks: int) -> list[tuple[int, int, int]]:
         """First id, end of ids and number of chunks of each read: neighbouring chunks of one shard."""

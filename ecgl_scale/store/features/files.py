@@ -14,9 +14,13 @@ from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.store.features.choose import as_dense, as_sparse, choose_kind
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.dense_write import DenseDtype, DenseLayout, write_dense
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.features.sparse import SparseFeatures, SparseLayout, write_sparse
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY, FeatureSection, Manifest
 from ecgl_scale.store.source import DenseSource, SparseSource
+
+AnyFeatures = DenseFeatures | SparseFeatures
+"""Either, for those who tell them apart by ``kind``; others take a ``FeatureStore``."""
 
 
 def write_features(
@@ -31,14 +35,14 @@ def write_features(
     """Write the features below ``store``, as asked or by their density. Memory: a few chunks, or one sparse block."""
     kind = choose_kind(source, cast("Literal['auto', 'dense', 'sparse']", requested), num_rows=num_rows)
     if kind == "dense":
-        dense = source if isinstance(source, DenseSource) else as_dense(source)
+        dense = source if source.kind == "dense" else as_dense(source)
         layout = DenseLayout.plan(num_rows, dense.num_features, cast("DenseDtype", dtype))
         files = write_dense(dense, layout, store / DENSE_DIRECTORY, on_rows=on_rows)
         section = FeatureSection(
             kind, dense.num_features, dtype, layout.rows_per_block, layout.rows_per_chunk, num_rows * dense.num_features
         )
         return section, _below(DENSE_DIRECTORY, files)
-    sparse = source if isinstance(source, SparseSource) else as_sparse(source)
+    sparse = source if source.kind == "sparse" else as_sparse(source)
     plan = SparseLayout.plan(num_rows, sparse.num_features, sparse.num_values)
     files = write_sparse(sparse, plan, store / SPARSE_DIRECTORY, on_rows=on_rows)
     section = FeatureSection(
@@ -47,7 +51,7 @@ def write_features(
     return section, _below(SPARSE_DIRECTORY, files)
 
 
-def open_features(store: Path, manifest: Manifest) -> DenseFeatures | SparseFeatures | None:
+def open_features(store: Path, manifest: Manifest) -> AnyFeatures | None:
     """The features of an open store; None where it has none."""
     section = manifest.features
     if section is None:
@@ -62,18 +66,14 @@ def open_features(store: Path, manifest: Manifest) -> DenseFeatures | SparseFeat
         )
         return DenseFeatures.open(store / DENSE_DIRECTORY, dense, _inside(DENSE_DIRECTORY, manifest))
     if section.kind == "sparse":
-        sparse = SparseLayout(manifest.num_nodes, section.num_features, section.rows_per_block)
+        sparse = SparseLayout(manifest.num_nodes, section.num_features, section.rows_per_block, section.num_values)
         return SparseFeatures.open(store / SPARSE_DIRECTORY, sparse, _inside(SPARSE_DIRECTORY, manifest))
     raise CorruptStoreError(f"the manifest names an unknown kind of features: {section.kind!r}", where=store)
 
 
-def dense_matrix(features: DenseFeatures | SparseFeatures) -> NDArray[Any]:
-    """All features as one array. Memory: the whole matrix."""
-    parts = []
-    for block in features.blocks():
-        rows = features.read(block) if isinstance(features, DenseFeatures) else features.read_dense(block)
-        parts.append(np.array(rows))
-    return np.concatenate(parts)
+def dense_matrix(features: FeatureStore) -> NDArray[Any]:
+    """All features as one array. Memory: the whole matrix, twice."""
+    return np.concatenate([features.read_dense(block) for block in features.blocks()])
 
 
 def _below(directory: str, files: Mapping[str, WrittenFile]) -> dict[str, WrittenFile]:

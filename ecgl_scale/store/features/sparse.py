@@ -28,6 +28,7 @@ from ecgl_scale.base.durable import DurableWriter, WrittenFile, crc32c_of
 from ecgl_scale.engine.block import Block, split_blocks, stream_blocks
 from ecgl_scale.errors import InvalidInputError, StoreVersionError, UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt, expected_file, open_expected
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.source import CsrBlock, SparseSource
 from ecgl_scale.units import MIB
 
@@ -35,6 +36,8 @@ FORMAT_VERSION = 1
 BLOCK_BYTES = 24 * MIB
 PIECES_PER_BLOCK = 8
 """A source is asked for this part of a block at once."""
+PIECE_BYTES = 2 * MIB
+"""Rows get their zeros this much at a time, in cache, where only some columns are wanted."""
 
 _ROW_BYTES, _VALUE_BYTES = 16, 8
 _MAX_FEATURES = 1 << 32
@@ -53,6 +56,7 @@ class SparseLayout:
     num_rows: int
     num_features: int
     rows_per_block: int
+    num_values: int
 
     @classmethod
     def plan(cls, num_rows: int, num_features: int, num_values: int) -> SparseLayout:
@@ -64,7 +68,7 @@ class SparseLayout:
                 expected="at least one row, one column and at most 2^32 columns",
             )
         row_bytes = _ROW_BYTES + _VALUE_BYTES * -(-num_values // num_rows)
-        return cls(num_rows, num_features, min(max(BLOCK_BYTES // row_bytes, 1), num_rows))
+        return cls(num_rows, num_features, min(max(BLOCK_BYTES // row_bytes, 1), num_rows), num_values)
 
     def blocks(self) -> list[Block]:
         """All blocks, in row order."""
@@ -105,7 +109,7 @@ def clean_block(piece: CsrBlock, num_features: int, *, origin: str, first_row: i
 
 def to_dense(rows: CsrBlock, num_features: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
     """Spread clean sparse rows over an array. Memory: the result."""
-    shape = (rows.indptr.size - 1, num_features)
+    shape = (rows.num_rows, num_features)
     if out is None:
         out = np.empty(shape, np.float32)
     elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
@@ -130,7 +134,7 @@ def write_sparse(
     pieces = _read_pieces(source, layout)
     for block in layout.blocks():
         parts: list[CsrBlock] = []
-        while sum(part.indptr.size - 1 for part in parts) < block.num_rows:
+        while sum(part.num_rows for part in parts) < block.num_rows:
             parts.append(next(pieces))
         name = layout.file_name(block)
         written[name] = _write_block(_join(parts), block, directory / name)
@@ -144,15 +148,13 @@ def _read_pieces(source: SparseSource, layout: SparseLayout) -> Iterator[CsrBloc
     row = 0
     for piece in source.blocks(max(layout.rows_per_block // PIECES_PER_BLOCK, 1)):
         clean = clean_block(piece, layout.num_features, origin=source.origin, first_row=row)
-        num_rows = clean.indptr.size - 1
+        num_rows = clean.num_rows
         if row + num_rows > layout.num_rows:
             raise _wrong_rows(source, f"more than {layout.num_rows}", layout)
         position = 0
         while position < num_rows:
             take = min(num_rows - position, layout.rows_per_block - row % layout.rows_per_block)
-            offsets = clean.indptr[position : position + take + 1]
-            values = slice(offsets[0], offsets[-1])
-            yield CsrBlock(offsets - offsets[0], clean.indices[values], clean.values[values])
+            yield clean.cut(position, position + take)
             position, row = position + take, row + take
     if row != layout.num_rows:
         raise _wrong_rows(source, str(row), layout)
@@ -194,19 +196,19 @@ def _fits(rows: CsrBlock, equal_offsets: bool, num_features: int) -> bool:
     return bool(ends and types and in_order and (rows.indices.size == 0 or rows.indices.max() < num_features))
 
 
-class SparseFeatures:
+class SparseFeatures(FeatureStore):
     """Sparse features of a finished store; a file is compared with the manifest before its first use."""
 
     kind: Literal["sparse"] = "sparse"
 
     def __init__(self, directory: Path, layout: SparseLayout, files: tuple[WrittenFile, ...]) -> None:
+        super().__init__(layout.blocks(), files)
         self.directory = directory
         self.layout = layout
         self.num_rows = layout.num_rows
         self.num_features = layout.num_features
+        self.num_values = layout.num_values
         self.dtype = np.dtype(np.float32)
-        self._files = files
-        self._blocks = layout.blocks()
         self._checked: set[int] = set()
 
     @classmethod
@@ -215,9 +217,20 @@ class SparseFeatures:
         names = [layout.file_name(block) for block in layout.blocks()]
         return cls(directory, layout, tuple(expected_file(expected, name, directory) for name in names))
 
-    def blocks(self) -> list[Block]:
-        """All blocks, in row order."""
-        return list(self._blocks)
+    @property
+    def row_bytes(self) -> int:
+        """Offsets of a row, and an average one's columns and values."""
+        return _ROW_BYTES + _VALUE_BYTES * self.num_values // self.num_rows
+
+    @property
+    def rows_per_read(self) -> int:
+        """Rows of a block."""
+        return self.layout.rows_per_block
+
+    @property
+    def block_bytes(self) -> int:
+        """Nothing: pages of the file are the kernel's."""
+        return 0
 
     def read(self, block: Block) -> CsrBlock:
         """Rows of one block, as views of the mapped file. Memory: none of ours."""
@@ -246,9 +259,19 @@ class SparseFeatures:
         self._checked.add(block.index)
         return rows
 
+    read_csr = read
+
     def read_dense(self, block: Block, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """Rows of one block with their zeros. Memory: ``rows_per_block * num_features * 4``, far more than the file."""
         return to_dense(self.read(block), self.num_features, out)
+
+    def read_columns(self, block: Block, first: int, stop: int, out: NDArray[Any]) -> None:
+        """Columns of a block's rows, into ``out``. Memory: ``PIECE_BYTES`` of rows with their zeros, or one row."""
+        rows = self.read(block)
+        step = max(PIECE_BYTES // (4 * self.num_features), 1)
+        for start in range(0, block.num_rows, step):
+            end = min(start + step, block.num_rows)
+            out[start:end] = to_dense(rows.cut(start, end), self.num_features)[:, first:stop]
 
     def stream(self, *, read_ahead: int = 2, threads: int = 2) -> Iterator[tuple[Block, CsrBlock]]:
         """All blocks in order, the next few being checked and brought into the page cache meanwhile."""
@@ -275,6 +298,20 @@ class SparseFeatures:
             )
         return result
 
-    def rows_dense(self, ids: Any) -> NDArray[np.float32]:
+    rows_csr = rows
+
+    def rows_dense(self, ids: Any, *, threads: int = 2) -> NDArray[np.float32]:  # noqa: ARG002 - one thread maps and copies
         """Rows ``ids`` with their zeros. Memory: the result + what ``rows`` takes."""
         return to_dense(self.rows(ids), self.num_features)
+
+    def count_values(self, ids: Any) -> int:
+        """Values of the rows ``ids``, from the offsets alone. Memory: 24 bytes an id."""
+        wanted = np.sort(checked_ids(ids, self.num_rows))
+        cuts = np.searchsorted(wanted, [block.start for block in self._blocks] + [self.num_rows])
+        total = 0
+        for block in self._blocks:
+            here = wanted[cuts[block.index] : cuts[block.index + 1]] - block.start
+            if here.size:
+                offsets = self.read(block).indptr
+                total += int((offsets[here + 1] - offsets[here]).sum())
+        return total

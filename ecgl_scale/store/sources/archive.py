@@ -7,7 +7,6 @@ a device, encrypted, or declared larger than a cap or than its compressed bytes 
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
 import zipfile
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
-from ecgl_scale.base.durable import free_bytes, storage_errors
+from ecgl_scale.base.durable import atomic_file, free_bytes, storage_errors
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError
 from ecgl_scale.units import GIB, MIB, format_bytes
 
@@ -148,18 +147,15 @@ def extract_member(archive: Archive, name: str, target: Path, *, max_bytes: int 
             where=f"{where}, to {target}",
             fix="choose a cache directory on another disk, or unpack the zip by hand and give the directory",
         )
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    with storage_errors(target, needed_bytes=info.file_size):
+    with storage_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open_member(archive, name) as member, partial.open("wb") as file:
-                with zip_errors(archive.path, name):
-                    shutil.copyfileobj(member, file, COPY_BYTES)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+    with (
+        atomic_file(target, needed_bytes=info.file_size, is_shared=True) as partial,
+        open_member(archive, name) as member,
+        partial.open("wb") as file,
+        zip_errors(archive.path, name),
+    ):
+        shutil.copyfileobj(member, file, COPY_BYTES)
     return target
 
 

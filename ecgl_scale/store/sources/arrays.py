@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ecgl_scale.engine.block import Block, split_blocks
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, IntArray
 from ecgl_scale.store.source import (
     AnyArray,
     ColumnSource,
     CsrBlock,
     DenseSource,
-    EdgeBlock,
-    EdgeLoader,
     GraphSource,
-    IntArray,
     SparseSource,
 )
 from ecgl_scale.store.sources.node_columns import (
@@ -70,7 +70,7 @@ def array_source(
         name=name,
         num_nodes=num_nodes,
         num_edges_hint=len(src),
-        edge_loaders=partial(_edge_loaders, src, dst, f"{name}: edge_index"),
+        edges=ArrayEdges(src, dst, f"{name}: edge_index"),
         features=_features(sparse, dense, num_nodes, f"{name}: x"),
         columns=join_columns(_column(key, array, num_nodes, name) for key, array in arrays.items()),
         provenance={"kind": "arrays"},
@@ -121,10 +121,21 @@ def _infer_num_nodes(candidates: list[Any], name: str) -> int:
     raise InvalidInputError("the number of nodes is not known", where=name, fix="give num_nodes, x or y")
 
 
-def _edge_loaders(src: IntArray, dst: IntArray, origin: str, max_edges: int) -> Iterator[EdgeLoader]:
-    for first in range(0, len(src), max(1, max_edges)):
-        last = first + max(1, max_edges)
-        yield partial(EdgeBlock, src[first:last], dst[first:last], origin, first)
+@dataclass(frozen=True, eq=False)
+class ArrayEdges(EdgeSource):
+    """Edges in memory, which only this process has."""
+
+    src: IntArray
+    dst: IntArray
+    origin: str
+
+    def cut(self, max_edges: int) -> list[Block]:
+        """Any numbers of edges."""
+        return split_blocks(len(self.src), max_edges)
+
+    def read(self, start: int, stop: int) -> EdgeBlock:
+        """Views."""
+        return EdgeBlock(self.src[start:stop], self.dst[start:stop], self.origin, start)
 
 
 def _column(key: str, array: AnyArray, num_nodes: int, name: str) -> ColumnSource:

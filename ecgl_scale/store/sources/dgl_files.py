@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +22,14 @@ from ecgl_scale.store.source import (
     ColumnSource,
     CsrBlock,
     DenseSource,
-    EdgeBlock,
-    EdgeLoader,
     GraphSource,
     SparseSource,
 )
 from ecgl_scale.store.sources.archive import PublishedFiles, open_archive
+from ecgl_scale.store.sources.arrays import ArrayEdges
 from ecgl_scale.store.sources.download import download
 from ecgl_scale.store.sources.npy import NpzFile
+from ecgl_scale.store.sources.npy_edges import npy_edges
 from ecgl_scale.store.sources.npz_in_zip import open_published_npz
 from ecgl_scale.store.sources.ogb_binary import binary_column
 from ecgl_scale.units import GIB, MIB
@@ -136,7 +135,7 @@ def _open_cora(arrays: NpzFile, file_name: str) -> GraphSource:
         name=name,
         num_nodes=num_nodes,
         num_edges_hint=edges.shape[1],
-        edge_loaders=partial(_held_edges, edges, arrays.where("adj_indices")),
+        edges=ArrayEdges(edges[0], edges[1], arrays.where("adj_indices")),
         features=_sparse_features(arrays, num_nodes) if "attr_data" in arrays.members else None,
         columns=(binary_column(arrays, "labels", column="label", num_nodes=num_nodes),),
         num_classes=DATASETS["corafull"].num_classes if known else None,
@@ -179,12 +178,6 @@ def _both_directions(arrays: NpzFile, num_nodes: int) -> NDArray[np.int64]:
     starts = np.repeat(np.arange(num_nodes, dtype=np.int64), np.diff(indptr))
     keys = np.unique(np.concatenate([starts * num_nodes + ends, ends * num_nodes + starts]))
     return np.stack(np.divmod(keys, max(num_nodes, 1)))
-
-
-def _held_edges(edges: NDArray[np.int64], origin: str, max_edges: int) -> Iterator[EdgeLoader]:
-    for first in range(0, edges.shape[1], max_edges):
-        src, dst = edges[:, first : first + max_edges]
-        yield partial(EdgeBlock, src, dst, origin, first)
 
 
 def _sparse_features(arrays: NpzFile, num_nodes: int) -> SparseSource:
@@ -238,20 +231,12 @@ def _open_reddit(files: PublishedFiles, cache: Path) -> GraphSource:
         name="reddit",
         num_nodes=num_nodes,
         num_edges_hint=num_edges,
-        edge_loaders=partial(_coo_edges, graph, num_edges),
+        edges=npy_edges(graph, "row", "col"),
         features=_dense_features(nodes, num_nodes),
         columns=(binary_column(nodes, "label", column="label", num_nodes=num_nodes), _split_column(nodes, num_nodes)),
         num_classes=DATASETS["reddit"].num_classes,
         provenance={"source": "dgl", "name": "reddit", "edges": edges_file},
     )
-
-
-def _coo_edges(graph: NpzFile, num_edges: int, max_edges: int) -> Iterator[EdgeLoader]:
-    origin = f"{graph.where('row')} and col"
-    with graph.cursor("row") as rows, graph.cursor("col") as cols:
-        for first in range(0, num_edges, max_edges):
-            count = min(max_edges, num_edges - first)
-            yield partial(EdgeBlock, rows.take(count), cols.take(count), origin, first)
 
 
 def _dense_features(nodes: NpzFile, num_nodes: int) -> DenseSource:

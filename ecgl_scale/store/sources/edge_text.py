@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.store.source import EdgeBlock, EdgeLoader
-from ecgl_scale.store.sources.node_columns import loaded
+from ecgl_scale.store.edge_source import EdgeBlock
 from ecgl_scale.store.sources.npy import reading
 from ecgl_scale.units import KIB, MIB
 
@@ -42,7 +41,7 @@ class TextEdges:
     num_edges: int
     """Estimated from the file's size and the first rows."""
 
-    def loaders(self, max_edges: int) -> Iterator[EdgeLoader]:
+    def blocks(self, max_edges: int) -> Iterator[EdgeBlock]:
         """Read blocks of edges in order."""
         max_edges = max(1, max_edges)
         reader = self._next(self._open, max_edges)
@@ -51,7 +50,7 @@ class TextEdges:
             for first in range(0, batch.num_rows, max_edges):
                 part = batch.slice(first, max_edges)
                 src, dst = (self._ids(part, name, first_row) for name in (self.src_column, self.dst_column))
-                yield loaded(EdgeBlock(src, dst, str(self.path), self.skip_rows + first_row + 1))
+                yield EdgeBlock(src, dst, str(self.path), self.skip_rows + first_row + 1)
                 first_row += part.num_rows
 
     def _open(self, max_edges: int) -> Any:

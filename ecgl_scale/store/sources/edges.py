@@ -1,35 +1,33 @@
 """A graph in files of edges: Parquet, Arrow IPC, text, raw pairs; features and labels beside them.
 
-Everything is streamed. Raw pairs are read by each loader itself, Arrow files are mapped, text and Parquet are read
-in order by the iterator, one block at a time.
+Raw pairs are read by their numbers; Parquet by row groups and Arrow by batches, as long as these are not larger than
+what is asked for at once. Everything else is streamed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.store.source import EdgeBlock, EdgeLoader, GraphSource
+from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, JoinedEdges, StreamedEdges
+from ecgl_scale.store.source import GraphSource
 from ecgl_scale.store.sources.edge_text import TEXT_SUFFIXES, open_text_edges
 from ecgl_scale.store.sources.node_columns import check_integers, join_columns
 from ecgl_scale.store.sources.node_files import open_columns, open_features, open_labels
 from ecgl_scale.store.sources.npy import reading
+from ecgl_scale.store.sources.npy_edges import NpyEdges
 from ecgl_scale.store.sources.tables import TABLE_SUFFIXES, Table, is_table, open_table
 
 RawDtype = Literal["uint32", "uint64"]
 RAW_SUFFIXES = (".u32", ".u64", ".bin")
-
-
-@dataclass(frozen=True)
-class _EdgeFile:
-    num_edges: int
-    loaders: Callable[[int], Iterator[EdgeLoader]]
 
 
 def open_edge_files(
@@ -65,12 +63,12 @@ def open_edge_files(
     if num_nodes < 0:
         raise InvalidInputError(f"the number of nodes is {num_nodes}", expected="0 or more")
     expanded = expand_paths(paths)
-    files = [_open_edges(path, src_column, dst_column, raw_dtype) for path in expanded]
+    parts, counts = zip(*(_open_edges(path, src_column, dst_column, raw_dtype) for path in expanded), strict=True)
     return GraphSource(
         name=expanded[0].name.split(".")[0],
         num_nodes=num_nodes,
-        num_edges_hint=sum(file.num_edges for file in files),
-        edge_loaders=partial(_all_loaders, files),
+        num_edges_hint=sum(counts),
+        edges=JoinedEdges(parts, counts),
         features=None if features is None else open_features(Path(features), num_nodes),
         columns=join_columns(
             [] if labels is None else [open_labels(Path(labels), num_nodes)],
@@ -108,7 +106,8 @@ def expand_paths(paths: Sequence[Path]) -> list[Path]:
     return expanded
 
 
-def _open_edges(path: Path, src_column: str, dst_column: str, raw_dtype: RawDtype) -> _EdgeFile:
+def _open_edges(path: Path, src_column: str, dst_column: str, raw_dtype: RawDtype) -> tuple[EdgeSource, int]:
+    """The edges of a file, and how many there are."""
     with reading(path):
         path.stat()
     if path.is_dir():
@@ -118,10 +117,10 @@ def _open_edges(path: Path, src_column: str, dst_column: str, raw_dtype: RawDtyp
         table = open_table(path)
         for column in (src_column, dst_column):
             check_integers(table.dtype(column), f"the ids of column {column!r}", path)
-        return _EdgeFile(table.num_rows, partial(_table_loaders, table, src_column, dst_column))
+        return TableEdges(table, src_column, dst_column), table.num_rows
     if name.endswith(TEXT_SUFFIXES):
         text = open_text_edges(path, src_column, dst_column)
-        return _EdgeFile(text.num_edges, text.loaders)
+        return StreamedEdges(text.blocks), text.num_edges
     if name.endswith(RAW_SUFFIXES):
         dtype = np.dtype({".u32": "<u4", ".u64": "<u8"}.get(path.suffix.lower(), np.dtype(raw_dtype).newbyteorder("<")))
         return _open_raw(path, dtype)
@@ -132,24 +131,60 @@ def _open_edges(path: Path, src_column: str, dst_column: str, raw_dtype: RawDtyp
     )
 
 
-def _all_loaders(files: Sequence[_EdgeFile], max_edges: int) -> Iterator[EdgeLoader]:
-    for file in files:
-        yield from file.loaders(max(1, max_edges))
+@dataclass(frozen=True)
+class TableEdges(EdgeSource):
+    """Edges in a Parquet or Arrow file, of which row groups or batches can be read by themselves."""
+
+    kind = "table"
+    table: Table
+    src_column: str
+    dst_column: str
+
+    def cut(self, max_edges: int) -> list[Block] | None:
+        """Runs of whole parts; None where a part alone has more edges, as it would be decoded anew for each piece."""
+        parts = self.table.parts
+        if parts is None or max(parts, default=0) > max_edges:
+            return None
+        cuts = [0]
+        for stop in accumulate(parts):
+            if len(cuts) > 1 and stop - cuts[-2] <= max_edges:
+                cuts[-1] = stop
+            elif stop > cuts[-1]:
+                cuts.append(stop)
+        return [Block(index, *bounds) for index, bounds in enumerate(pairwise(cuts))]
+
+    def read(self, start: int, stop: int) -> EdgeBlock:
+        """The parts that begin from ``start`` on, before ``stop``."""
+        starts = [0, *accumulate(self.table.parts or ())]
+        wanted = [part for part, first in enumerate(starts[:-1]) if start <= first < stop]
+        blocks = list(self._blocks(stop - start, start, wanted))
+        if len(blocks) == 1:
+            return blocks[0]
+        src, dst = (np.concatenate([getattr(block, side) for block in blocks]) for side in ("src", "dst"))
+        return EdgeBlock(src, dst, str(self.table.path), start)
+
+    def stream(self, max_edges: int) -> Iterator[EdgeBlock]:
+        """All edges in order."""
+        return self._blocks(max_edges, 0)
+
+    def _blocks(self, max_edges: int, first_row: int, parts: Sequence[int] | None = None) -> Iterator[EdgeBlock]:
+        names = [self.src_column, self.dst_column]
+        for batch in self.table.batches(names, max_edges, parts):
+            src, dst = (self.table.values(batch, name, first_row) for name in names)
+            yield EdgeBlock(src, dst, str(self.table.path), first_row)
+            first_row += batch.num_rows
+
+    def describe(self, work: Path) -> Json:  # noqa: ARG002
+        """The file and its columns."""
+        return {"path": str(self.table.path), "src_column": self.src_column, "dst_column": self.dst_column}
+
+    @classmethod
+    def open(cls, description: Json) -> TableEdges:
+        """The same file."""
+        return cls(open_table(Path(description["path"])), description["src_column"], description["dst_column"])
 
 
-def _table_loaders(table: Table, src_column: str, dst_column: str, max_edges: int) -> Iterator[EdgeLoader]:
-    first_row = 0
-    for batch in table.batches([src_column, dst_column], max_edges):
-        yield partial(_table_block, table, batch, src_column, dst_column, first_row)
-        first_row += batch.num_rows
-
-
-def _table_block(table: Table, batch: Any, src_column: str, dst_column: str, first_row: int) -> EdgeBlock:
-    src, dst = (table.values(batch, column, first_row) for column in (src_column, dst_column))
-    return EdgeBlock(src, dst, str(table.path), first_row)
-
-
-def _open_raw(path: Path, dtype: np.dtype[Any]) -> _EdgeFile:
+def _open_raw(path: Path, dtype: np.dtype[Any]) -> tuple[EdgeSource, int]:
     size = path.stat().st_size
     if size % (2 * dtype.itemsize):
         raise InvalidInputError(
@@ -158,19 +193,4 @@ def _open_raw(path: Path, dtype: np.dtype[Any]) -> _EdgeFile:
             expected=f"little-endian {dtype.name} pairs of {2 * dtype.itemsize} bytes",
         )
     num_edges = size // (2 * dtype.itemsize)
-    return _EdgeFile(num_edges, partial(_raw_loaders, path, dtype, num_edges))
-
-
-def _raw_loaders(path: Path, dtype: np.dtype[Any], num_edges: int, max_edges: int) -> Iterator[EdgeLoader]:
-    for first in range(0, num_edges, max_edges):
-        yield partial(_read_raw, path, dtype, first, min(max_edges, num_edges - first))
-
-
-def _read_raw(path: Path, dtype: np.dtype[Any], first: int, count: int) -> EdgeBlock:
-    with reading(path):
-        values = np.fromfile(path, dtype, 2 * count, offset=2 * first * dtype.itemsize)
-    if values.size != 2 * count:
-        raise InvalidInputError("the file shrank while we read it", where=path)
-    pairs = values.astype(dtype.newbyteorder("="), copy=False).reshape(-1, 2)
-    src, dst = (np.ascontiguousarray(pairs[:, side]) for side in (0, 1))
-    return EdgeBlock(src, dst, str(path), first)
+    return NpyEdges(path, str(path), num_edges, dtype.str, (0,)), num_edges

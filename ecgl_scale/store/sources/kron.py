@@ -7,7 +7,7 @@ decides about symmetry. Memory: one block at a time (8 bytes an edge up to scale
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.kronecker import QUADRANTS, alias_table, kronecker_edges, kronecker_key
 from ecgl_kernels.random import gaussian_rows, substream
+from ecgl_scale.engine.block import Block, split_blocks
+from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.source import AnyArray, DenseSource, EdgeBlock, EdgeLoader, GraphSource
+from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource
+from ecgl_scale.store.source import AnyArray, DenseSource, GraphSource
 
 EDGE_STREAM, FEATURE_STREAM = 0, 2
 
@@ -39,28 +42,12 @@ def kron_source(*, scale: int, edge_factor: int = 16, seed: int = 0, num_feature
     require_range("number of features", num_features, 0, 1 << 16)
     require_range("seed", seed, 0, (1 << 63) - 1)
     num_nodes = 1 << scale
-    num_edges = edge_factor << scale
     name = f"kron-{scale}-{edge_factor}"
-
-    table = alias_table()
-    key = kronecker_key(scale, seed)
-    edge_seed = substream(seed, EDGE_STREAM)
-    dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint32 if scale <= 32 else np.uint64)
-
-    def load(first: int, count: int) -> EdgeBlock:
-        src, dst = np.empty(count, dtype), np.empty(count, dtype)
-        kronecker_edges(first, edge_seed, scale, table, key, src, dst)
-        return EdgeBlock(src, dst, origin=name, first_row=first)
-
-    def loaders(max_edges: int) -> Iterator[EdgeLoader]:
-        for first in range(0, num_edges, max_edges):
-            yield partial(load, first, min(max_edges, num_edges - first))
-
     return GraphSource(
         name=name,
         num_nodes=num_nodes,
-        num_edges_hint=num_edges,
-        edge_loaders=loaders,
+        num_edges_hint=edge_factor << scale,
+        edges=KronEdges(scale, edge_factor, seed),
         features=gaussian_features(name, num_nodes, num_features, seed) if num_features else None,
         provenance={
             "generator": "kronecker",
@@ -72,6 +59,41 @@ def kron_source(*, scale: int, edge_factor: int = 16, seed: int = 0, num_feature
             "symmetrise": True,
         },
     )
+
+
+class KronEdges(EdgeSource):
+    """Edges of a Kronecker graph by their numbers, of which each is a function."""
+
+    kind = "kronecker"
+
+    def __init__(self, scale: int, edge_factor: int, seed: int) -> None:
+        self._settings = {"scale": scale, "edge_factor": edge_factor, "seed": seed}
+        self._scale = scale
+        self._num_edges = edge_factor << scale
+        self._name = f"kron-{scale}-{edge_factor}"
+        self._table = alias_table()
+        self._key = kronecker_key(scale, seed)
+        self._seed = substream(seed, EDGE_STREAM)
+        self._dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint32 if scale <= 32 else np.uint64)
+
+    def cut(self, max_edges: int) -> list[Block]:
+        """Any numbers of edges."""
+        return split_blocks(self._num_edges, max_edges)
+
+    def read(self, start: int, stop: int) -> EdgeBlock:
+        """Draw the edges of these numbers."""
+        src, dst = np.empty(stop - start, self._dtype), np.empty(stop - start, self._dtype)
+        kronecker_edges(start, self._seed, self._scale, self._table, self._key, src, dst)
+        return EdgeBlock(src, dst, origin=self._name, first_row=start)
+
+    def describe(self, work: Path) -> Json:  # noqa: ARG002
+        """The parameters."""
+        return self._settings
+
+    @classmethod
+    def open(cls, description: Json) -> KronEdges:
+        """The same graph."""
+        return cls(**description)
 
 
 def gaussian_features(origin: str, num_nodes: int, num_features: int, seed: int) -> DenseSource:

@@ -9,16 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.store.source import AnyArray, ColumnSource, EdgeBlock, EdgeLoader, IntArray
+from ecgl_scale.store.edge_source import IntArray
+from ecgl_scale.store.source import AnyArray, ColumnSource
 
 Blocks = Callable[[int], Iterator[AnyArray]]
 
 LABEL = "label"
-
-
-def loaded(block: EdgeBlock) -> EdgeLoader:
-    """Wrap a block that had to be read in order."""
-    return lambda: block
 
 
 def check_rows(shape: tuple[int, ...], num_nodes: int, what: str, origin: object) -> None:

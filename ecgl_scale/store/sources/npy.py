@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ MAX_MEMBERS = 10_000
 MAX_DEFLATE_RATIO = 1032  # the format's own bound: 258 bytes from two bits
 SMALL_ARRAY_BYTES = 64 * MIB
 _CHUNK_BYTES = MIB
+_LOCAL_HEADER_BYTES = 30
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,28 @@ def open_npy(path: Path) -> NpyFile:
 
 
 @dataclass(frozen=True)
+class StoredArray:
+    """An array that lies in a file as it is."""
+
+    offset: int
+    """Of its first value, in bytes."""
+    crc32: int
+    """Of its header and values, as the zip has it."""
+    header_crc32: int
+
+
+def member_start(file: Any, entry: zipfile.ZipInfo, where: object) -> int:
+    """Where the bytes of a stored member begin in its zip."""
+    file.seek(entry.header_offset)
+    header = file.read(_LOCAL_HEADER_BYTES)
+    if len(header) != _LOCAL_HEADER_BYTES or header[:4] != b"PK\x03\x04" or entry.compress_size != entry.file_size:
+        raise InvalidInputError("the zip is damaged", where=where, fix="fetch the file again")
+    # The lengths in the member's own header count: they may differ from the table of contents.
+    name_bytes, extra_bytes = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+    return entry.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
+
+
+@dataclass(frozen=True)
 class NpzFile:
     """An .npz file whose members have all been checked by their headers."""
 
@@ -176,6 +200,8 @@ class NpzFile:
     """Name without .npy: what its header says."""
     skipped: tuple[str, ...] = field(default=())
     """Members left out because they hold pickled objects, where the opener asked for that."""
+    offset: int = 0
+    """Where the .npz begins in the file."""
 
     def where(self, name: str) -> str:
         """Name the file and the member, for messages."""
@@ -195,13 +221,31 @@ class NpzFile:
         header, where = self.header(name), self.where(name)
         with ExitStack() as handles:
             with reading(where):
-                archive = handles.enter_context(zipfile.ZipFile(self.path))
+                archive = handles.enter_context(self._open())
                 stream = handles.enter_context(archive.open(f"{name}.npy"))
                 if read_header(stream, where) != header:
                     raise InvalidInputError("the file changed while we read it", where=where)
                 cursor = Cursor(stream, header, where)
                 cursor.skip(start)
             yield cursor
+
+    @contextmanager
+    def _open(self) -> Iterator[zipfile.ZipFile]:
+        with zipfile.ZipFile(self.path) as archive:
+            yield archive
+
+    def stored(self, name: str) -> StoredArray | None:
+        """Where a member lies that the zip keeps as it is; None for a deflated one."""
+        header, where = self.header(name), self.where(name)
+        with reading(where), self._open() as archive:
+            entry = archive.getinfo(f"{name}.npy")
+            if entry.compress_type != zipfile.ZIP_STORED:
+                return None
+            file: Any = archive.fp
+            start = member_start(file, entry, where)
+            file.seek(start)
+            head = file.read(header.header_bytes)
+        return StoredArray(self.offset + start + header.header_bytes, entry.CRC, zlib.crc32(head))
 
     def blocks(self, name: str, max_rows: int) -> Iterator[AnyArray]:
         """Stream a member along its first axis."""

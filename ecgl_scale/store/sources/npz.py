@@ -1,7 +1,6 @@
 """A graph in one .npz file, streamed: ``edge_index``, ``num_nodes``, ``y``, ``x`` or CSR parts, node columns.
 
 Memory is one block of each stream being read; no array is ever whole in memory, except ``x`` in Fortran order.
-Edges are read in order, two cursors side by side over the rows of ``edge_index``.
 """
 
 from __future__ import annotations
@@ -17,10 +16,7 @@ from ecgl_scale.store.source import (
     ColumnSource,
     CsrBlock,
     DenseSource,
-    EdgeBlock,
-    EdgeLoader,
     GraphSource,
-    IntArray,
     SparseSource,
 )
 from ecgl_scale.store.sources.node_columns import (
@@ -31,10 +27,10 @@ from ecgl_scale.store.sources.node_columns import (
     check_numbers,
     check_rows,
     join_columns,
-    loaded,
     node_column,
 )
 from ecgl_scale.store.sources.npy import NpzFile, open_npz
+from ecgl_scale.store.sources.npy_edges import npy_edges
 
 CSR_PARTS = ("x_data", "x_indices", "x_indptr", "x_shape")
 LABEL_KEYS = ("y", "label")
@@ -59,7 +55,7 @@ def open_npz_source(path: Path, columns: Path | None = None) -> GraphSource:
         name=file.path.stem,
         num_nodes=num_nodes,
         num_edges_hint=num_edges,
-        edge_loaders=partial(_edge_loaders, file),
+        edges=npy_edges(file, "edge_index"),
         features=_features(file, num_nodes),
         columns=join_columns(_columns(file, [*labels, *taken], num_nodes), more),
         provenance={
@@ -115,28 +111,6 @@ def _check_edges(file: NpzFile) -> int:
         )
     check_integers(header.dtype, "edge ids", where)
     return header.shape[1]
-
-
-def _edge_loaders(file: NpzFile, max_edges: int) -> Iterator[EdgeLoader]:
-    where = file.where("edge_index")
-    first_row = 0
-    for src, dst in _edge_rows(file, max(1, max_edges)):
-        yield loaded(EdgeBlock(src, dst, where, first_row))
-        first_row += len(src)
-
-
-def _edge_rows(file: NpzFile, max_edges: int) -> Iterator[tuple[IntArray, IntArray]]:
-    header = file.members["edge_index"]
-    num_edges = header.shape[1]
-    if header.is_columns:  # pairs.T as numpy saves it: the pairs lie side by side
-        with file.cursor("edge_index") as cursor:
-            for first in range(0, num_edges, max_edges):
-                pairs = cursor.take(2 * min(max_edges, num_edges - first)).reshape(-1, 2)
-                yield np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
-        return
-    src = file.flat_blocks("edge_index", 0, num_edges, max_edges)
-    dst = file.flat_blocks("edge_index", num_edges, 2 * num_edges, max_edges)
-    yield from zip(src, dst, strict=True)
 
 
 def _features(file: NpzFile, num_nodes: int) -> DenseSource | SparseSource | None:

@@ -10,16 +10,14 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.sources.archive import Archive, PublishedFiles, check_members, require_member
-from ecgl_scale.store.sources.npy import MAX_DEFLATE_RATIO, Cursor, NpzFile, open_npz, reading
+from ecgl_scale.store.sources.npy import MAX_DEFLATE_RATIO, NpzFile, member_start, open_npz, reading
 from ecgl_scale.store.sources.npy_header import NpyHeader, ObjectArrayError, read_header
-
-_LOCAL_HEADER_BYTES = 30
 
 
 def open_published_npz(files: PublishedFiles, name: str, *, cache: Path, skip_objects: bool = False) -> NpzFile:
@@ -38,14 +36,7 @@ def stored_range(archive: Archive, name: str) -> tuple[int, int] | None:
         return None
     where = f"{archive.path}, member {name}"
     with reading(where), archive.path.open("rb") as file:
-        file.seek(info.header_offset)
-        header = file.read(_LOCAL_HEADER_BYTES)
-    if len(header) != _LOCAL_HEADER_BYTES or header[:4] != b"PK\x03\x04" or info.compress_size != info.file_size:
-        raise InvalidInputError("the zip is damaged", where=where, fix="fetch the file again")
-    # The lengths in the member's own header count: they may differ from the table of contents.
-    name_bytes = int.from_bytes(header[26:28], "little")
-    extra_bytes = int.from_bytes(header[28:30], "little")
-    return info.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes, info.file_size
+        return member_start(file, info, where), info.file_size
 
 
 class FileView(io.RawIOBase):
@@ -93,27 +84,16 @@ class _NpzInPlace(NpzFile):
     """An .npz that is a stretch of another file."""
 
     inside: str = ""
-    offset: int = 0
     size_bytes: int = 0
 
     def where(self, name: str) -> str:
         return f"{self.inside}, array {name}"
 
     @contextmanager
-    def cursor(self, name: str, start: int = 0) -> Iterator[Cursor]:
-        header, where = self.header(name), self.where(name)
-        with ExitStack() as handles:
-            with reading(where):
-                view = handles.enter_context(
-                    io.BufferedReader(FileView(self.path, self.offset, self.size_bytes), 1 << 20)
-                )
-                archive = handles.enter_context(zipfile.ZipFile(view))
-                stream = handles.enter_context(archive.open(f"{name}.npy"))
-                if read_header(stream, where) != header:
-                    raise InvalidInputError("the file changed while we read it", where=where)
-                cursor = Cursor(stream, header, where)
-                cursor.skip(start)
-            yield cursor
+    def _open(self) -> Iterator[zipfile.ZipFile]:
+        view = FileView(self.path, self.offset, self.size_bytes)
+        with io.BufferedReader(view, 1 << 20) as file, zipfile.ZipFile(file) as archive:
+            yield archive
 
 
 def _open_in_place(files: PublishedFiles, name: str, offset: int, size_bytes: int, *, skip_objects: bool) -> NpzFile:
@@ -141,4 +121,4 @@ def _open_in_place(files: PublishedFiles, name: str, offset: int, size_bytes: in
                     expected=f"{header.header_bytes + header.nbytes} bytes for shape {header.shape} of {header.dtype}",
                 )
             members[array] = header
-    return _NpzInPlace(files.root, members, tuple(skipped), inside, offset, size_bytes)
+    return _NpzInPlace(files.root, members, tuple(skipped), offset, inside, size_bytes)

@@ -11,10 +11,12 @@ from pathlib import Path, PurePosixPath
 
 from ecgl_scale.base.events import EventSink, Note, ignore_events
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.store.edge_source import StreamedEdges
 from ecgl_scale.store.source import ColumnSource, GraphSource
 from ecgl_scale.store.sources import ogb_binary, ogb_csv
 from ecgl_scale.store.sources.archive import PublishedFiles, open_archive
 from ecgl_scale.store.sources.download import download
+from ecgl_scale.store.sources.npy_edges import npy_edges
 from ecgl_scale.store.sources.ogb_table import OgbDataset, read_ogb_table, supported_datasets
 
 CSV_EDGES = "raw/edge.csv.gz"
@@ -58,7 +60,7 @@ def _open_csv(files: PublishedFiles, dataset: OgbDataset | None, split: str | No
         name=_name(files, dataset),
         num_nodes=num_nodes,
         num_edges_hint=num_edges * (2 if inverse else 1),
-        edge_loaders=partial(ogb_csv.csv_edges, files, num_edges=num_edges, inverse=inverse),
+        edges=StreamedEdges(partial(ogb_csv.csv_edges, files, num_edges=num_edges, inverse=inverse)),
         features=ogb_csv.csv_features(files, num_nodes=num_nodes),
         columns=(*columns, *_split_columns(files, split, num_nodes)),
         num_classes=dataset.num_classes if dataset else None,
@@ -77,7 +79,7 @@ def _open_binary(files: PublishedFiles, dataset: OgbDataset | None, split: str |
         name=_name(files, dataset),
         num_nodes=num_nodes,
         num_edges_hint=num_edges,
-        edge_loaders=partial(ogb_binary.binary_edges, graph, num_edges=num_edges),
+        edges=npy_edges(graph, "edge_index"),
         features=ogb_binary.binary_features(graph, num_nodes=num_nodes),
         columns=(*columns, *_split_columns(files, split, num_nodes)),
         num_classes=dataset.num_classes if dataset else None,

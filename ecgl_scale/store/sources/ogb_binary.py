@@ -1,20 +1,18 @@
 """OGB's binary layout (papers100M): raw/data.npz and raw/node-label.npz, array by array, block by block.
 
-Nothing is read whole. ``edge_index`` is two rows, one after the other: two readers go through it side by side, the
-second from its middle, so that the member is read one and a half times.
+Nothing is read whole; ``npy_edges`` has the edges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.store.source import AnyArray, ColumnSource, DenseSource, EdgeBlock, EdgeLoader
+from ecgl_scale.store.source import AnyArray, ColumnSource, DenseSource
 from ecgl_scale.store.sources.archive import PublishedFiles
 from ecgl_scale.store.sources.npy import NpzFile
 from ecgl_scale.store.sources.npz_in_zip import open_published_npz
@@ -51,23 +49,6 @@ def _single_count(arrays: NpzFile, name: str) -> int:
     if values.size != 1 or values.dtype.kind not in "iu" or values[0] < 0:
         raise InvalidInputError(f"{name} is {values.tolist()}", where=arrays.where(name), expected="one graph's count")
     return int(values[0])
-
-
-def binary_edges(arrays: NpzFile, max_edges: int, *, num_edges: int) -> Iterator[EdgeLoader]:
-    """Yield the edges in the file's order."""
-    origin = arrays.where("edge_index")
-    with ExitStack() as handles:
-        first = handles.enter_context(arrays.cursor("edge_index"))
-        if arrays.header("edge_index").is_columns:
-            # Fortran order: source and target of one edge lie together.
-            for row in range(0, num_edges, max_edges):
-                pairs = first.take(2 * min(max_edges, num_edges - row)).reshape(-1, 2)
-                yield partial(EdgeBlock, pairs[:, 0], pairs[:, 1], origin, row)
-            return
-        second = handles.enter_context(arrays.cursor("edge_index", num_edges))
-        for row in range(0, num_edges, max_edges):
-            count = min(max_edges, num_edges - row)
-            yield partial(EdgeBlock, first.take(count), second.take(count), origin, row)
 
 
 def binary_features(arrays: NpzFile, *, num_nodes: int) -> DenseSource | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.store.source import AnyArray, ColumnSource, DenseSource, EdgeBlock, EdgeLoader, IntArray
+from ecgl_scale.store.edge_source import EdgeBlock, IntArray
+from ecgl_scale.store.source import AnyArray, ColumnSource, DenseSource
 from ecgl_scale.store.sources.archive import PublishedFiles
 from ecgl_scale.store.sources.npy import reading
 from ecgl_scale.units import MIB
@@ -83,19 +83,19 @@ def read_count(files: PublishedFiles, name: str) -> int:
     return int(values[0])
 
 
-def csv_edges(files: PublishedFiles, max_edges: int, *, num_edges: int, inverse: bool) -> Iterator[EdgeLoader]:
+def csv_edges(files: PublishedFiles, max_edges: int, *, num_edges: int, inverse: bool) -> Iterator[EdgeBlock]:
     """Yield the edges, each followed by its inverse where OGB's loader adds it."""
     name = "raw/edge.csv.gz"
     origin = files.origin(name)
     blocks = csv_blocks(files, name, num_columns=2, kind=pa.int64(), max_rows=max_edges, num_rows=num_edges)
     for first_row, (src, dst) in blocks:
         if not inverse:
-            yield partial(EdgeBlock, src, dst, origin, first_row)
+            yield EdgeBlock(src, dst, origin, first_row)
             continue
         sources, targets = _with_inverse(src, dst), _with_inverse(dst, src)
         for first in range(0, sources.size, max_edges):
             part = slice(first, first + max_edges)
-            yield partial(EdgeBlock, sources[part], targets[part], origin, first_row + first // 2)
+            yield EdgeBlock(sources[part], targets[part], origin, first_row + first // 2)
 
 
 def _with_inverse(one: IntArray, other: IntArray) -> IntArray:

@@ -12,31 +12,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels import blockmodel as kernels
-from ecgl_kernels.random import gaussian_rows, permutation_key, permute_block, substream
+from ecgl_kernels.random import gaussian_rows, permutation_key, substream
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.source import (
     AnyArray,
     ColumnSource,
     CsrBlock,
     DenseSource,
-    EdgeBlock,
-    EdgeLoader,
     GraphSource,
     SparseSource,
 )
 from ecgl_scale.store.sources.kron import require_range
+from ecgl_scale.store.sources.sbm_edges import BlockModel, EdgeSettings, SbmEdges
 
-EDGE_STREAM, NODE_STREAM, CLASS_STREAM, ARRIVAL_STREAM, NOISE_STREAM, MEAN_STREAM, WORD_STREAM = range(16, 23)
-IMBALANCE = 0.8
-"""Class sizes fall like rank^-0.8: of 47 classes the largest has a sixth of the nodes, the smallest a 140th."""
-MAX_CLASS_SHARE = 1 / 8
-"""A node has at most this share of its class as targets, else homophily could not be kept."""
+ARRIVAL_STREAM, NOISE_STREAM, MEAN_STREAM, WORD_STREAM = range(19, 23)
 UPPER_QUARTILE = 0.6745
 """A quarter of the features tell a class apart: those whose second normal draw lies above this."""
 
@@ -84,189 +78,119 @@ def like_source(name: str, seed: int = 0) -> GraphSource:
         raise UsageError(f"there is no preset {name!r}", expected=" or ".join(LIKE))
     preset = LIKE[name]
     return sbm_source(
-        num_nodes=preset.num_nodes,
-        num_classes=preset.num_classes,
-        num_features=preset.num_features,
-        num_edges=preset.num_edges,
-        homophily=preset.homophily,
-        symmetrise=preset.symmetrise,
-        sparse=preset.sparse,
-        seed=seed,
-        name=f"like-{name}",
+        SbmSettings(
+            num_nodes=preset.num_nodes,
+            num_classes=preset.num_classes,
+            num_features=preset.num_features,
+            num_edges=preset.num_edges,
+            homophily=preset.homophily,
+            symmetrise=preset.symmetrise,
+            sparse=preset.sparse,
+            seed=seed,
+            name=f"like-{name}",
+        )
     )
 
 
-def sbm_source(
-    *,
-    num_nodes: int,
-    num_classes: int,
-    num_features: int,
-    average_degree: float = 16.0,
-    homophily: float = 0.8,
-    periods: int = 10,
-    signal: float = 4.0,
-    seed: int = 0,
-    sparse: bool = False,
-    words_per_node: int = 60,
-    symmetrise: bool = True,
-    num_edges: int | None = None,
-    name: str = "sbm",
-) -> GraphSource:
-    """Describe a degree-corrected block-model graph.
+@dataclass(frozen=True, kw_only=True)
+class SbmSettings:
+    """What a degree-corrected block-model graph is like."""
 
-    Parameters
-    ----------
-    num_features
-        0 for none.
-    average_degree
-        Of the stored graph, both directions counted if ``symmetrise``; ``num_edges`` (each edge once) overrides it.
-    homophily
-        Share of the edges that stay in their class.
-    signal
-        Dense: distance of two class means, in standard deviations of the noise. Sparse: a share
-        ``signal / (signal + 4)`` of a node's words comes from its class's topic.
-    symmetrise
-        The builder will add the other direction, so generate each pair from one end only.
+    num_nodes: int
+    num_classes: int
+    num_features: int
+    """0 for none."""
+    average_degree: float = 16.0
+    """Of the stored graph, both directions counted if ``symmetrise``; ``num_edges`` (each edge once) overrides it."""
+    homophily: float = 0.8
+    """Share of the edges that stay in their class."""
+    periods: int = 10
+    signal: float = 4.0
+    """Dense: distance of two class means, in standard deviations of the noise. Sparse: a share
+    ``signal / (signal + 4)`` of a node's words comes from its class's topic."""
+    seed: int = 0
+    sparse: bool = False
+    words_per_node: int = 60
+    symmetrise: bool = True
+    """The builder will add the other direction, so generate each pair from one end only."""
+    num_edges: int | None = None
+    name: str = "sbm"
+
+    def __post_init__(self) -> None:
+        require_range("number of nodes", self.num_nodes, 2, 1 << 40)
+        require_range("number of classes", self.num_classes, 1, min(self.num_nodes, 1 << 20))
+        require_range("number of features", self.num_features, 0, 1 << 24)
+        require_range("number of periods", self.periods, 1, 1 << 20)
+        require_range("seed", self.seed, 0, (1 << 63) - 1)
+        if not 0.0 <= self.homophily <= 1.0:
+            raise UsageError(f"the homophily is {self.homophily}", expected="0 to 1")
+        if not 0.0 <= self.signal <= 1e3:
+            raise UsageError(f"the signal is {self.signal}", expected="0 to 1000")
+        if self.num_edges is None and not 0.0 < self.average_degree <= self.num_nodes:
+            expected = f"above 0, up to {self.num_nodes} nodes"
+            raise UsageError(f"the average degree is {self.average_degree}", expected=expected)
+        if self.sparse and self.num_features:
+            require_range("number of words a node", self.words_per_node, 1, min(self.num_features // 3, 1 << 16))
+
+    @property
+    def edges(self) -> EdgeSettings:
+        """What the edges follow from."""
+        num_edges = self.num_edges
+        if num_edges is None:
+            num_edges = round(self.num_nodes * self.average_degree / (2 if self.symmetrise else 1))
+        counts = (self.num_nodes, self.num_classes, num_edges)
+        return EdgeSettings(*counts, self.homophily, self.symmetrise, self.seed)
+
+
+def sbm_source(settings: SbmSettings) -> GraphSource:
+    """Describe a degree-corrected block-model graph.
 
     Raises
     ------
     UsageError
-        An argument is out of range, or there are not that many distinct edges.
+        There are not that many distinct edges.
     """
-    require_range("number of nodes", num_nodes, 2, 1 << 40)
-    require_range("number of classes", num_classes, 1, min(num_nodes, 1 << 20))
-    require_range("number of features", num_features, 0, 1 << 24)
-    require_range("number of periods", periods, 1, 1 << 20)
-    require_range("seed", seed, 0, (1 << 63) - 1)
-    if not 0.0 <= homophily <= 1.0:
-        raise UsageError(f"the homophily is {homophily}", expected="0 to 1")
-    if not 0.0 <= signal <= 1e3:
-        raise UsageError(f"the signal is {signal}", expected="0 to 1000")
-    if num_edges is None:
-        if not 0.0 < average_degree <= num_nodes:
-            raise UsageError(f"the average degree is {average_degree}", expected=f"above 0, up to {num_nodes} nodes")
-        num_edges = round(num_nodes * average_degree / (2 if symmetrise else 1))
-    graph = _plan(num_nodes, num_classes, num_edges, homophily, symmetrise=symmetrise, seed=seed)
+    name, edges = settings.name, SbmEdges(settings.name, settings.edges)
+    graph = edges.graph
     features: DenseSource | SparseSource | None = None
-    if sparse and num_features:
-        require_range("number of words a node", words_per_node, 1, min(num_features // 3, 1 << 16))
-        features = _words(graph, name, num_features, words_per_node, signal=signal, seed=seed)
-    elif num_features:
-        features = _dense(graph, name, num_features, signal, seed)
+    if settings.num_features:
+        features = _words(graph, settings) if settings.sparse else _dense(graph, settings)
+    arrivals = partial(_arrivals, graph, settings.periods, settings.seed)
     return GraphSource(
         name=name,
-        num_nodes=num_nodes,
-        num_edges_hint=num_edges,
-        edge_loaders=partial(_edge_loaders, graph, name),
+        num_nodes=settings.num_nodes,
+        num_edges_hint=graph.num_edges,
+        edges=edges,
         features=features,
         columns=(
             ColumnSource("label", np.dtype(np.int32), name, partial(_labels, graph)),
-            ColumnSource("arrival", np.dtype(np.int32), name, partial(_arrivals, graph, periods, seed)),
+            ColumnSource("arrival", np.dtype(np.int32), name, arrivals),
         ),
-        num_classes=num_classes,
+        num_classes=settings.num_classes,
         provenance={
             "generator": "degree-corrected block model",
-            "num_nodes": num_nodes,
-            "num_edges": num_edges,
-            "num_classes": num_classes,
-            "num_features": num_features,
-            "homophily": homophily,
-            "periods": periods,
-            "signal": signal,
-            "sparse": sparse,
-            "seed": seed,
-            "symmetrise": symmetrise,
+            "num_nodes": settings.num_nodes,
+            "num_edges": graph.num_edges,
+            "num_classes": settings.num_classes,
+            "num_features": settings.num_features,
+            "homophily": settings.homophily,
+            "periods": settings.periods,
+            "signal": settings.signal,
+            "sparse": settings.sparse,
+            "seed": settings.seed,
+            "symmetrise": settings.symmetrise,
         },
     )
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What the kernels need to know; see ecgl_kernels.blockmodel for the names."""
-
-    class_nodes: NDArray[np.int64]
-    class_edges: NDArray[np.int64]
-    caps: NDArray[np.float64]
-    knees: NDArray[np.float64]
-    key: NDArray[np.uint64]
-    edge_seed: np.uint64
-    homophily: float
-    reach: int
-
-    @property
-    def num_nodes(self) -> int:
-        return int(self.class_nodes[-1])
-
-    @property
-    def num_edges(self) -> int:
-        return int(self.class_edges[-1])
-
-    @property
-    def num_classes(self) -> int:
-        return self.class_nodes.size - 1
-
-
-def _plan(num_nodes: int, num_classes: int, num_edges: int, homophily: float, *, symmetrise: bool, seed: int) -> _Plan:
-    reach = (num_nodes - 1) // 2 if symmetrise else num_nodes - 1
-    if not 1 <= num_edges <= num_nodes * reach // 2:
-        raise UsageError(
-            f"{num_edges} edges on {num_nodes} nodes",
-            expected=f"1 to {num_nodes * reach // 2}, half of all pairs: edges are distinct and no loops",
-            fix="lower the average degree, or take more nodes",
-        )
-    ranks = np.empty(num_classes, np.int64)
-    permute_block(0, permutation_key(num_classes, substream(seed, CLASS_STREAM)), ranks)
-    shares = np.cumsum((1.0 + ranks) ** -IMBALANCE)
-    class_nodes = np.zeros(num_classes + 1, np.int64)
-    class_nodes[1:] = np.floor(shares / shares[-1] * (num_nodes - num_classes)).astype(np.int64)
-    class_nodes += np.arange(num_classes + 1)
-    # in whole numbers: a product of two large counts would lose its last digits as float64
-    class_edges = np.array([num_edges * int(nodes) // num_nodes for nodes in class_nodes], np.int64)
-
-    sizes = np.diff(class_nodes).astype(np.float64)
-    means = np.diff(class_edges) / sizes
-    # below reach, so that a slip of one in floating point cannot ask for more targets than there are
-    caps = np.minimum(np.maximum(np.ceil(2.0 * means), np.ceil(sizes * MAX_CLASS_SHARE)), max(reach - 1, 1))
-    # F(s) = E_c with q = E_c / (cap s): 2 sqrt(knee / s) - knee / s = q
-    knees = sizes * (1.0 - np.sqrt(np.maximum(1.0 - means / caps, 0.0))) ** 2
-    # a class without edges is never asked for one; any positive number keeps the formulas finite
-    knees = np.maximum(knees, np.finfo(np.float64).tiny)
-    key = permutation_key(num_nodes, substream(seed, NODE_STREAM))
-    return _Plan(class_nodes, class_edges, caps, knees, key, substream(seed, EDGE_STREAM), float(homophily), reach)
-
-
-def _edge_loaders(graph: _Plan, origin: str, max_edges: int) -> Iterator[EdgeLoader]:
-    for first in range(0, graph.num_edges, max_edges):
-        yield partial(_load_edges, graph, origin, first, min(max_edges, graph.num_edges - first))
-
-
-def _load_edges(graph: _Plan, origin: str, first: int, count: int) -> EdgeBlock:
-    dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint32 if graph.num_nodes <= 1 << 32 else np.uint64)
-    src, dst = np.empty(count, dtype), np.empty(count, dtype)
-    kernels.block_model_edges(
-        first,
-        graph.edge_seed,
-        graph.homophily,
-        graph.reach,
-        graph.class_nodes,
-        graph.class_edges,
-        graph.caps,
-        graph.knees,
-        graph.key,
-        src,
-        dst,
-    )
-    return EdgeBlock(src, dst, origin=origin, first_row=first)
-
-
-def _labels(graph: _Plan, max_rows: int) -> Iterator[NDArray[np.int32]]:
+def _labels(graph: BlockModel, max_rows: int) -> Iterator[NDArray[np.int32]]:
     for first in range(0, graph.num_nodes, max_rows):
         labels = np.empty(min(max_rows, graph.num_nodes - first), np.int32)
         kernels.node_classes(first, graph.class_nodes, graph.key, labels)
         yield labels
 
 
-def _arrivals(graph: _Plan, periods: int, seed: int, max_rows: int) -> Iterator[AnyArray]:
+def _arrivals(graph: BlockModel, periods: int, seed: int, max_rows: int) -> Iterator[AnyArray]:
     stream = substream(seed, ARRIVAL_STREAM)
     first = 0
     for labels in _labels(graph, max_rows):
@@ -276,9 +200,10 @@ def _arrivals(graph: _Plan, periods: int, seed: int, max_rows: int) -> Iterator[
         yield arrivals
 
 
-def _dense(graph: _Plan, origin: str, num_features: int, signal: float, seed: int) -> DenseSource:
-    means = _class_means(graph.num_classes, num_features, signal, seed)
-    stream = substream(seed, NOISE_STREAM)
+def _dense(graph: BlockModel, settings: SbmSettings) -> DenseSource:
+    num_features = settings.num_features
+    means = _class_means(graph.num_classes, num_features, settings.signal, settings.seed)
+    stream = substream(settings.seed, NOISE_STREAM)
 
     def blocks(max_rows: int) -> Iterator[AnyArray]:
         first = 0
@@ -289,7 +214,7 @@ def _dense(graph: _Plan, origin: str, num_features: int, signal: float, seed: in
             first += labels.size
             yield rows
 
-    return DenseSource(num_features=num_features, dtype=np.dtype(np.float32), origin=origin, blocks=blocks)
+    return DenseSource(num_features, np.dtype(np.float32), settings.name, blocks)
 
 
 def _class_means(num_classes: int, num_features: int, signal: float, seed: int) -> NDArray[np.float32]:
@@ -303,10 +228,11 @@ def _class_means(num_classes: int, num_features: int, signal: float, seed: int) 
     return np.where(chosen, means * scale, np.float32(0.0)).astype(np.float32)
 
 
-def _words(graph: _Plan, origin: str, num_words: int, words_per_node: int, *, signal: float, seed: int) -> SparseSource:
-    stream = substream(seed, WORD_STREAM)
+def _words(graph: BlockModel, settings: SbmSettings) -> SparseSource:
+    num_words, words_per_node = settings.num_features, settings.words_per_node
+    stream = substream(settings.seed, WORD_STREAM)
     key = permutation_key(num_words, stream)
-    share = signal / (signal + 4.0)
+    share = settings.signal / (settings.signal + 4.0)
     topic_size = min(num_words, 4 * words_per_node)
 
     def blocks(max_rows: int) -> Iterator[CsrBlock]:
@@ -320,6 +246,4 @@ def _words(graph: _Plan, origin: str, num_words: int, words_per_node: int, *, si
             first += labels.size
             yield CsrBlock(indptr, indices, np.ones(indices.size, np.float32))
 
-    return SparseSource(
-        num_features=num_words, num_values=graph.num_nodes * words_per_node, origin=origin, blocks=blocks
-    )
+    return SparseSource(num_words, graph.num_nodes * words_per_node, settings.name, blocks)

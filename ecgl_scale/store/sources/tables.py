@@ -35,6 +35,8 @@ class Table:
     types: tuple[str, ...]
     """Arrow's names of the types, for messages."""
     num_rows: int
+    parts: tuple[int, ...] | None
+    """Rows of each part that can be read by itself, a row group or a batch; None for a stream."""
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Give the dtype of a column of numbers, or an error that lists the columns there are."""
@@ -51,11 +53,11 @@ class Table:
             )
         return dtype
 
-    def batches(self, names: Sequence[str], max_rows: int) -> Iterator[Any]:
-        """Stream record batches of some columns, at most ``max_rows`` rows each."""
+    def batches(self, names: Sequence[str], max_rows: int, parts: Sequence[int] | None = None) -> Iterator[Any]:
+        """Stream record batches of some columns, of some parts or all, at most ``max_rows`` rows each."""
         with ExitStack() as handles:
             with reading(self.path):
-                batches = self._open(handles, list(names), max(1, max_rows))
+                batches = self._open(handles, list(names), max(1, max_rows), parts)
             while True:
                 with reading(self.path):
                     batch = next(batches, None)
@@ -66,12 +68,14 @@ class Table:
                 for first in range(0, batch.num_rows, max(1, max_rows)):
                     yield batch.slice(first, max(1, max_rows))
 
-    def _open(self, handles: ExitStack, names: list[str], max_rows: int) -> Iterator[Any]:
+    def _open(self, handles: ExitStack, names: list[str], max_rows: int, parts: Sequence[int] | None) -> Iterator[Any]:
         if is_parquet(self.path):
             file = handles.enter_context(_open_parquet(self.path))
-            return iter(file.iter_batches(batch_size=max_rows, columns=names))
+            row_groups = None if parts is None else list(parts)
+            return iter(file.iter_batches(batch_size=max_rows, row_groups=row_groups, columns=names))
         # asking the reader for some fields only makes it copy even what is mapped
-        return (batch.select(names) for batch in _ipc_batches(handles.enter_context(_open_ipc(self.path))))
+        reader = handles.enter_context(_open_ipc(self.path))
+        return (batch.select(names) for batch in _ipc_batches(reader, parts))
 
     def values(self, batch: Any, name: str, first_row: int) -> AnyArray:
         """See a column of a batch as numpy; nulls are refused."""
@@ -102,13 +106,15 @@ def open_table(path: Path) -> Table:
             raise InvalidInputError("the file is empty", where=path, expected="a Parquet or Arrow table")
         if is_parquet(path):
             with _open_parquet(path) as file:
-                schema, num_rows = file.schema_arrow, int(file.metadata.num_rows)
+                schema, found = file.schema_arrow, file.metadata
+                sizes = [int(found.row_group(index).num_rows) for index in range(found.num_row_groups)]
+                parts: tuple[int, ...] | None = tuple(sizes)
         else:
             with _open_ipc(path) as reader:
-                schema = reader.schema
-                num_rows = sum(batch.num_rows for batch in _ipc_batches(reader))
+                schema, sizes = reader.schema, [batch.num_rows for batch in _ipc_batches(reader)]
+                parts = tuple(sizes) if hasattr(reader, "get_batch") else None
     dtypes = tuple(_number_dtype(field.type) for field in schema)
-    return Table(path, tuple(schema.names), dtypes, tuple(str(field.type) for field in schema), num_rows)
+    return Table(path, tuple(schema.names), dtypes, tuple(str(field.type) for field in schema), sum(sizes), parts)
 
 
 def _open_parquet(path: Path) -> Any:
@@ -126,9 +132,9 @@ def _open_ipc(path: Path) -> Any:
     return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(pa.memory_map(str(path)))
 
 
-def _ipc_batches(reader: Any) -> Iterator[Any]:
-    if hasattr(reader, "num_record_batches"):
-        return (reader.get_batch(index) for index in range(reader.num_record_batches))
+def _ipc_batches(reader: Any, parts: Sequence[int] | None = None) -> Iterator[Any]:
+    if hasattr(reader, "get_batch"):
+        return (reader.get_batch(index) for index in (range(reader.num_record_batches) if parts is None else parts))
     return iter(reader)
 
 
