@@ -153,6 +153,11 @@ class GraphStore:
         """Classes of the labels; None without labels."""
         return self.manifest.num_classes
 
+    @property
+    def has_sparse_features(self) -> bool:
+        """Whether there are features, stored without their zeros."""
+        return self.features is not None and self.features.is_sparse
+
     def require_features(self) -> AnyFeatures:
         """The features, or an error that says there are none."""
         if self.features is None:

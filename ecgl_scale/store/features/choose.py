@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from ecgl_scale.errors import UsageError
+from ecgl_scale.store.features.csr import clean_block, to_dense
 from ecgl_scale.store.features.dense_write import PIECE_BYTES, checked_piece
 from ecgl_scale.store.features.face import FeatureKind
-from ecgl_scale.store.features.sparse import clean_block, to_dense
 from ecgl_scale.store.source import AnyArray, CsrBlock, DenseSource, SparseSource
 
 SPARSE_BELOW = 0.10
