@@ -135,12 +135,12 @@ class GraphStore:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes."""
+        """Number of nodes."""
         return self.manifest.num_nodes
 
     @property
     def num_edges(self) -> int:
-        """Directed edges, as stored."""
+        """Number of directed edges, as stored."""
         return self.manifest.edges.num_edges
 
     @property
@@ -150,7 +150,7 @@ class GraphStore:
 
     @property
     def num_classes(self) -> int | None:
-        """Classes of the labels; None without labels."""
+        """Number of classes; None without labels."""
         return self.manifest.num_classes
 
     @property

@@ -160,7 +160,7 @@ class SparseFeatures(FeatureStore):
 
     @property
     def rows_per_read(self) -> int:
-        """Rows of a block."""
+        """A block is mapped as a whole."""
         return self.layout.rows_per_block
 
     @property
