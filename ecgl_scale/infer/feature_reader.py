@@ -22,8 +22,9 @@ from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.program import Dense
 from ecgl_scale.infer.settings import Matrix
+from ecgl_scale.store.features.csr import to_dense
 from ecgl_scale.store.features.dense import DenseFeatures
-from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
+from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock

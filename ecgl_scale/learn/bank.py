@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ecgl_scale.base.durable import DurableWriter, atomic_file, crc32c_of, storage_errors
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.store.features.sparse import to_dense
+from ecgl_scale.store.features.csr import join_csr, take_csr, to_dense
 from ecgl_scale.store.source import CsrBlock
 
 FORMAT = "ecgl_scale.bank"
@@ -144,11 +144,7 @@ class MemoryBank:
         if not len(self):
             own = _take(rows, np.empty(0, np.int64))  # whatever comes first decides the kind
         if isinstance(own, CsrBlock) and isinstance(rows, CsrBlock):
-            return CsrBlock(
-                np.concatenate([own.indptr, own.indptr[-1] + rows.indptr[1:]]),
-                np.concatenate([own.indices, rows.indices]),
-                np.concatenate([own.values, rows.values]),
-            )
+            return join_csr([own, rows])
         if isinstance(own, CsrBlock) or isinstance(rows, CsrBlock) or own.dtype != rows.dtype:
             raise UsageError(f"these rows are {_kind_of(rows)}", expected=f"{_kind_of(own)}, as in the bank")
         return np.concatenate([own, rows])
@@ -286,14 +282,7 @@ def _kind_of(rows: Rows) -> str:
 
 def _take(rows: Rows, places: Ids) -> Rows:
     """A copy of some rows, in ascending order."""
-    if not isinstance(rows, CsrBlock):
-        return rows[places]
-    lengths = np.diff(rows.indptr)
-    is_taken = np.zeros(lengths.size, np.bool_)
-    is_taken[places] = True
-    values = np.repeat(is_taken, lengths)
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[places])])
-    return CsrBlock(indptr, rows.indices[values], rows.values[values])
+    return take_csr(rows, places) if isinstance(rows, CsrBlock) else rows[places]
 
 
 def _checked_integers(given: Any, name: str, size: int | None) -> Ids:

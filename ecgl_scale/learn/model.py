@@ -264,6 +264,6 @@ def _drop(x: torch.Tensor, dropout: float, generator: torch.Generator | None) ->
 
 
 def _dense(rows: CsrBlock, num_features: int) -> torch.Tensor:
-    from ecgl_scale.store.features.sparse import to_dense
+    from ecgl_scale.store.features.csr import to_dense
 
     return torch.from_numpy(to_dense(rows, num_features))

@@ -16,12 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_kernels.rows import gather_csr
 from ecgl_scale.base.durable import DurableWriter, atomic_file, crc32c_of, storage_errors, write_atomically
 from ecgl_scale.errors import StorageError, UsageError
 from ecgl_scale.store.checked import read_exactly
-from ecgl_scale.store.features.dense import DenseFeatures
-from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
+from ecgl_scale.store.features.csr import take_csr, to_dense
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import MIB
 
@@ -32,7 +31,7 @@ CHECK_BYTES = 4 * MIB
 ID_BYTES = 32
 """What a gather needs for each id of a piece."""
 
-Features = DenseFeatures | SparseFeatures | NDArray[Any]
+Features = FeatureStore | NDArray[Any]
 Dense = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
@@ -106,7 +105,7 @@ class CsrSource:
     @property
     def held_bytes(self) -> int:
         """The bytes of offsets, columns and values."""
-        return self.rows.indptr.nbytes + self.rows.indices.nbytes + self.rows.values.nbytes
+        return self.rows.num_bytes
 
     def read(self, start: int, stop: int, out: Dense | None) -> Dense:
         """The rows with their zeros."""
@@ -122,20 +121,14 @@ class CsrSource:
 
     def take_sparse(self, positions: Positions) -> CsrBlock:
         """A copy of the rows."""
-        old = self.rows
-        indptr = np.zeros(positions.size + 1, np.int64)
-        np.cumsum(old.indptr[positions + 1] - old.indptr[positions], out=indptr[1:])
-        taken = CsrBlock(indptr, np.empty(indptr[-1], np.uint32), np.empty(indptr[-1], np.float32))
-        order = np.arange(positions.size)
-        gather_csr(old.indptr, old.indices, old.values, positions, order, indptr, taken.indices, taken.values)
-        return taken
+        return take_csr(self.rows, positions)
 
 
 @dataclass(frozen=True, eq=False)
 class StoredSource:
     """Sparse rows that stay in the store: its files are mapped, so a block costs a gather and no reading of ours."""
 
-    features: SparseFeatures
+    features: FeatureStore
     ids: Positions
 
     @property
@@ -149,7 +142,7 @@ class StoredSource:
 
     def read_sparse(self, start: int, stop: int) -> CsrBlock:
         """A copy of the rows."""
-        return self.features.rows(self.ids[start:stop])
+        return self.features.rows_csr(self.ids[start:stop])
 
     def take(self, positions: Positions) -> Dense:
         """The rows with their zeros."""
@@ -157,7 +150,7 @@ class StoredSource:
 
     def take_sparse(self, positions: Positions) -> CsrBlock:
         """A copy of the rows."""
-        return self.features.rows(self.ids[positions])
+        return self.features.rows_csr(self.ids[positions])
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,29 +223,17 @@ def csr_bytes(num_rows: int, num_values: int) -> int:
     return 8 * (num_rows + 1) + 8 * num_values
 
 
-def count_values(features: SparseFeatures, ids: Positions) -> int:
-    """Values of the rows ``ids``, from the offsets alone. Memory: 24 bytes an id."""
-    ordered = np.sort(ids)
-    total = 0
-    for block in features.blocks():
-        here = ordered[np.searchsorted(ordered, block.start) : np.searchsorted(ordered, block.stop)] - block.start
-        if here.size:
-            offsets = features.read(block).indptr
-            total += int((offsets[here + 1] - offsets[here]).sum())
-    return total
-
-
 def piece_rows(num_features: int) -> int:
     """Rows gathered at once."""
     return max(PIECE_BYTES // (4 * num_features), 1)
 
 
-def gather_pieces(features: DenseFeatures | NDArray[Any], ids: Positions, *, threads: int) -> Iterator[NDArray[Any]]:
+def gather_pieces(features: Features, ids: Positions, *, threads: int) -> Iterator[NDArray[Any]]:
     """Gather rows ``ids`` in their order, some MiB at a time."""
     step = piece_rows(features.shape[1] if isinstance(features, np.ndarray) else features.num_features)
     for start in range(0, ids.size, step):
         wanted = ids[start : start + step]
-        yield features[wanted] if isinstance(features, np.ndarray) else features.rows(wanted, threads=threads)
+        yield features[wanted] if isinstance(features, np.ndarray) else features.rows_dense(wanted, threads=threads)
 
 
 def _crc_of_file(path: Path) -> int:

@@ -34,14 +34,14 @@ from ecgl_scale.learn.row_sources import (
     FileSource,
     Source,
     StoredSource,
-    count_values,
     csr_bytes,
     gather_pieces,
     piece_rows,
 )
 from ecgl_scale.store.checked import checked_ids
+from ecgl_scale.store.features.csr import to_dense
 from ecgl_scale.store.features.dense import GATHER_BYTES
-from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import format_bytes
 
@@ -160,7 +160,7 @@ class RowCache:
         """
         ids = np.ascontiguousarray(local)
         ids = checked_ids(ids, features.shape[0] if isinstance(features, np.ndarray) else features.num_rows)
-        if isinstance(features, SparseFeatures):
+        if not isinstance(features, np.ndarray) and features.is_sparse:
             return cls._gather_sparse(features, ids, memory_bytes)
         num_features = features.shape[1] if isinstance(features, np.ndarray) else features.num_features
         dtype = np.dtype(np.float16 if features.dtype == np.float16 else np.float32)
@@ -187,12 +187,12 @@ class RowCache:
         return cls("disk", *shape, source or FileSource.write(path, about, pieces()))
 
     @classmethod
-    def _gather_sparse(cls, features: SparseFeatures, ids: NDArray[np.int64], memory_bytes: int) -> RowCache:
-        num_values = count_values(features, ids)
+    def _gather_sparse(cls, features: FeatureStore, ids: NDArray[np.int64], memory_bytes: int) -> RowCache:
+        num_values = features.count_values(ids)
         sparse_bytes, dense_bytes = csr_bytes(ids.size, num_values), ids.size * features.num_features * 4
         if min(sparse_bytes, dense_bytes) > memory_bytes:
             return cls("stored", ids.size, features.num_features, StoredSource(features, ids))
-        rows = features.rows(ids)
+        rows = features.rows_csr(ids)
         if sparse_bytes <= dense_bytes:
             return cls("sparse", ids.size, features.num_features, CsrSource(rows, features.num_features))
         return cls.from_array(to_dense(rows, features.num_features))

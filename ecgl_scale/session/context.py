@@ -22,7 +22,6 @@ from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment, Trainer, plan_training
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.setup import infer_settings, loss_settings
-from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.tasks.graphs import positions_of
@@ -159,7 +158,7 @@ class RunContext:
             encoder=learn.encoder,
             dropout=learn.dropout,
             device=str(weights.device),
-            is_sparse=isinstance(graph.features, SparseFeatures),
+            is_sparse=graph.has_sparse_features,
         )
         fields: dict[str, Any] = {
             "propagation": GraphPropagation(graph, self.resources, norm),

@@ -27,7 +27,6 @@ from ecgl_scale.session.directory import WORK_NAME
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.saved_model import save_model
 from ecgl_scale.session.setup import RunSetup, scaling_of
-from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.tasks.graphs import TaskGraphs
 from ecgl_scale.tasks.metrics import Accuracy, accuracy
 from ecgl_scale.tasks.stream import Task
@@ -58,7 +57,7 @@ class Learner:
         )
         learn = config.learn
         self.trainer = Trainer(
-            self._new_weights(0, graph.num_features, by_columns=isinstance(graph.features, SparseFeatures)),
+            self._new_weights(0, graph.num_features, by_columns=graph.has_sparse_features),
             lr=learn.lr,
             weight_decay=learn.weight_decay,
             device=device_of(learn.device),

@@ -23,8 +23,7 @@ from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.matrix import make_matrix
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.setup import infer_settings
-from ecgl_scale.store.features.dense import DenseFeatures
-from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.features.files import AnyFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.graphs import TaskGraphs, positions_of
 from ecgl_scale.tasks.stream import Task
@@ -69,7 +68,7 @@ class Predictor:
         """Tells the task's own graph, with its features, from all others."""
         return self._graphs.own(task).path.name
 
-    def features_of(self, task: Task) -> DenseFeatures | SparseFeatures | Matrix:
+    def features_of(self, task: Task) -> AnyFeatures | Matrix:
         """The model's input for the task's nodes, in ascending order of their ids."""
         if self._config.learn.num_hops:
             return self._propagated_features(task)

@@ -48,7 +48,7 @@ class EdgeBlock:
     first_row: int
     """Row of the first edge in ``origin``, for messages: its line in a text file (from 1), else its number (from 0)."""
     crcs: tuple[int, ...] = ()
-    """Of the bytes they were read from, for ``EdgeSource.check``."""
+    """Checksums of the bytes they were read from, for ``EdgeSource.check``."""
 
 
 class EdgeSource(ABC):
@@ -79,7 +79,7 @@ class EdgeSource(ABC):
 
     @classmethod
     def open(cls, description: Json) -> EdgeSource:
-        """The same edges in another process."""
+        """Make the same source in another process."""
         raise EcglError(f"{cls.__name__} cannot be opened from {description!r:.100}")
 
 
@@ -91,11 +91,11 @@ class StreamedEdges(EdgeSource):
     """``blocks(max_edges)`` yields all edges, at most that many at a time."""
 
     def cut(self, max_edges: int) -> None:  # noqa: ARG002
-        """They cannot be cut."""
+        """Nothing can be read before what comes earlier."""
         return
 
     def read(self, start: int, stop: int) -> EdgeBlock:
-        """They cannot be read apart."""
+        """No piece can be read by itself."""
         raise EcglError(f"edges {start} to {stop} only come after those before them")
 
     def stream(self, max_edges: int) -> Iterator[EdgeBlock]:
@@ -126,7 +126,7 @@ class JoinedEdges(EdgeSource):
         return [0, *accumulate(self.counts[:-1])]
 
     def read(self, start: int, stop: int) -> EdgeBlock:
-        """From the file that holds them."""
+        """Read from the one file that holds them."""
         starts = self._starts()
         index = bisect_right(starts, start) - 1
         return self.parts[index].read(start - starts[index], stop - starts[index])
@@ -137,22 +137,22 @@ class JoinedEdges(EdgeSource):
             yield from part.stream(max_edges)
 
     def describe(self, work: Path) -> Json:
-        """All files."""
+        """Describe every file."""
         return {"parts": [describe_edges(part, work) for part in self.parts], "counts": list(self.counts)}
 
     @classmethod
     def open(cls, description: Json) -> JoinedEdges:
-        """The same files."""
+        """Open every file again."""
         return cls(tuple(map(open_edges, description["parts"])), tuple(description["counts"]))
 
 
 def describe_edges(edges: EdgeSource, work: Path) -> Json:
-    """So that ``open_edges`` finds the same edges in another process."""
+    """Describe edges so that ``open_edges`` finds them in another process."""
     return {"kind": edges.kind, "of": edges.describe(work)}
 
 
 def open_edges(description: Json) -> EdgeSource:
-    """Edges that another process has described."""
+    """Open edges that another process has described."""
     module_name, _, class_name = EDGE_SOURCES[description["kind"]].partition(":")
     found: type[EdgeSource] = getattr(import_module(module_name), class_name)
     return found.open(description["of"])

@@ -135,12 +135,12 @@ class GraphStore:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes."""
+        """Number of nodes."""
         return self.manifest.num_nodes
 
     @property
     def num_edges(self) -> int:
-        """Directed edges, as stored."""
+        """Number of directed edges, as stored."""
         return self.manifest.edges.num_edges
 
     @property
@@ -150,8 +150,13 @@ class GraphStore:
 
     @property
     def num_classes(self) -> int | None:
-        """Classes of the labels; None without labels."""
+        """Number of classes; None without labels."""
         return self.manifest.num_classes
+
+    @property
+    def has_sparse_features(self) -> bool:
+        """Whether there are features, stored without their zeros."""
+        return self.features is not None and self.features.is_sparse
 
     def require_features(self) -> AnyFeatures:
         """The features, or an error that says there are none."""

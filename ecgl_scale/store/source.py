@@ -30,14 +30,14 @@ class CsrBlock:
 
     @classmethod
     def of_dense(cls, rows: AnyArray) -> CsrBlock:
-        """The values that are not zero."""
+        """Take the values that are not zero."""
         where, columns = np.nonzero(rows)
         indptr = np.searchsorted(where, np.arange(len(rows) + 1)).astype(np.int64, copy=False)
         return cls(indptr, columns, rows[where, columns])
 
     @property
     def num_rows(self) -> int:
-        """Rows, empty ones too."""
+        """Number of rows, empty ones too."""
         return self.indptr.size - 1
 
     @property
@@ -64,7 +64,7 @@ class DenseSource:
     """``blocks(max_rows)`` yields ``[<= max_rows, num_features]`` arrays, in row order."""
 
     def stored_bytes(self, num_rows: int) -> int:
-        """About what a store of them takes."""
+        """About how many bytes a store of these features takes."""
         return 4 * num_rows * self.num_features
 
 
@@ -74,7 +74,7 @@ class SparseSource:
 
     kind: ClassVar[Literal["sparse"]] = "sparse"
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float32)
-    """Of its rows with their zeros, as they are stored."""
+    """What values are stored as."""
     num_features: int
     num_values: int
     origin: str
@@ -82,7 +82,7 @@ class SparseSource:
     """``blocks(max_rows)`` yields consecutive rows, at most that many at a time."""
 
     def stored_bytes(self, num_rows: int) -> int:
-        """About what a store of them takes."""
+        """About how many bytes a store of these features takes."""
         return 8 * self.num_values + 16 * num_rows
 
 

@@ -152,17 +152,17 @@ class _StoreCheck(Work[ReusableBytes, Checked]):
         self._files = list(manifest.files.items())
 
     def describe(self) -> Json:
-        """The store."""
+        """Name the store."""
         return {"store": str(self._store.absolute())}
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> Self:  # noqa: ARG003
-        """The same store."""
+        """Open the store's manifest again."""
         store = Path(description["store"])
         return cls(store, Manifest.read(store))
 
     def scratch(self) -> ReusableBytes:
-        """A read buffer."""
+        """A buffer to read files into."""
         return ReusableBytes()
 
 
@@ -172,11 +172,11 @@ class ByteCheck(_StoreCheck):
     name = "store.verify_bytes"
 
     def blocks(self) -> list[Block]:
-        """One for each file."""
+        """A block is a file."""
         return split_blocks(len(self._files), 1)
 
     def run(self, block: Block, given: Json, scratch: ReusableBytes) -> Checked:  # noqa: ARG002
-        """Read a file."""
+        """Compare one file."""
         name, record = self._files[block.index]
         _check_file(self._store / name, record, scratch)
         return Checked(record.size_bytes)
@@ -194,7 +194,7 @@ class RowCheck(_StoreCheck):
         self._tiles.trust_bytes()
 
     def blocks(self) -> list[Block]:
-        """Those of the store."""
+        """Blocks are those of the store."""
         return self._edges.blocks()
 
     def run(self, block: Block, given: Json, scratch: ReusableBytes) -> Checked:  # noqa: ARG002

@@ -95,26 +95,26 @@ class PerformanceMatrix:
 
     @classmethod
     def empty(cls, num_tasks: int) -> PerformanceMatrix:
-        """Of a stream that has not begun."""
+        """The matrix of a stream that has not begun."""
         if num_tasks < 1:
             raise UsageError(f"{num_tasks} tasks", expected="at least one")
         return cls(np.full((num_tasks, num_tasks), np.nan))
 
     @classmethod
     def from_lists(cls, rows: Sequence[Sequence[float | None]]) -> PerformanceMatrix:
-        """What ``to_lists`` gave."""
+        """Make the matrix of what ``to_lists`` gave."""
         if any(len(row) != len(rows) for row in rows):
             raise UsageError(f"a matrix of {len(rows)} rows is not square", expected="T rows of T values")
         return cls([[math.nan if value is None else float(value) for value in row] for row in rows])
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """A copy, [T, T]."""
+        """All accuracies as a copy, [T, T]."""
         return self._values.copy()
 
     @property
     def num_tasks(self) -> int:
-        """T."""
+        """Number of tasks, T."""
         return len(self._values)
 
     @property

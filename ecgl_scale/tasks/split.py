@@ -118,7 +118,7 @@ def hash_split(parts_of_tasks: Iterable[tuple[Ids, Parts]]) -> str:
 
 @dataclass(frozen=True)
 class SplitFile:
-    """What a file of tasks holds."""
+    """Tasks as a file holds them."""
 
     head: dict[str, Any]
     tasks: list[tuple[Ids, Parts]]

@@ -1,4 +1,4 @@
-"""Some nodes of a graph and the edges among them, as a source for the build: what ``task_graph`` extracts.
+"""Some nodes of a graph and the edges among them, as a source for the build: what ``graphs`` extracts.
 
 Memory: 4 bytes a node of the whole graph, from ``source`` on.
 """
@@ -63,7 +63,7 @@ class Subset:
 
     @property
     def map_bytes(self) -> int:
-        """Of the map from old to new numbers, which ``source`` makes."""
+        """Memory of the map from old to new numbers, which ``source`` makes."""
         return self.graph.num_nodes * self.map_dtype.itemsize
 
     def source(self, features: DenseSource | SparseSource | None, provenance: Mapping[str, Json]) -> GraphSource:
@@ -184,7 +184,7 @@ class SubsetEdges(EdgeSource):
 
     @classmethod
     def open(cls, description: Json) -> SubsetEdges:
-        """The same edges, with a map of its own."""
+        """Find the edges again, with a map of this process."""
         with storage_errors(Path(description["ids"])):
             node_ids = np.load(description["ids"], mmap_mode="r", allow_pickle=False)
         return cls(GraphStore.open(description["store"]), node_ids)

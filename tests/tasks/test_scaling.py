@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.build import build_store
-from ecgl_scale.store.features.sparse import to_dense
+from ecgl_scale.store.features.csr import to_dense
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.store.sources.arrays import array_source

@@ -15,7 +15,6 @@ from ecgl_scale.learn.bank import plan_bank
 from ecgl_scale.learn.method.base import Method
 from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.session.setup import RunSetup
-from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.stream import Task, TaskStream
 
@@ -78,14 +77,15 @@ class RunSizes:
     @property
     def made_dense(self) -> bool:
         """Whether sparse features become dense in the graphs of tasks: a mean taken off leaves no zero."""
-        return isinstance(self.graph.features, SparseFeatures) and self.config.learn.scale == "standard"
+        return self.graph.has_sparse_features and self.config.learn.scale == "standard"
 
     @property
     def values_a_row(self) -> float | None:
         """Stored values of the average row of a task's graph; None for dense rows, which standardised ones are."""
-        section = self.graph.manifest.features
-        is_sparse = isinstance(self.graph.features, SparseFeatures) and not self.made_dense
-        return section.num_values / self.graph.num_nodes if is_sparse and section is not None else None
+        features = self.graph.features
+        if features is None or not features.is_sparse or self.made_dense:
+            return None
+        return features.num_values / self.graph.num_nodes
 
     def input_values(self, num_rows: int) -> int | None:
         """Values of so many rows as the model is given them; None for dense ones, which propagated ones are."""

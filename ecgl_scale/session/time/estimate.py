@@ -25,7 +25,6 @@ from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.session.time.machine import TYPICAL, MachineRates, measure_machine, num_weights
 from ecgl_scale.session.time.task_edges import count_task_edges
-from ecgl_scale.store.features.sparse import SparseFeatures
 
 LONG_SECONDS = 60.0
 """A run that takes this long on any machine is worth measuring this one before it starts."""
@@ -86,10 +85,12 @@ class _Work:
         self._threads = setup.resources.threads
         self._rates = rates
         self._store_edges = graph.num_edges
-        section = graph.manifest.features
         becomes_dense = config.learn.scale == "standard" or config.learn.num_hops > 0
-        self._is_sparse = isinstance(graph.features, SparseFeatures) and not becomes_dense
-        self._columns = section.num_values / graph.num_nodes if section and self._is_sparse else graph.num_features
+        features = graph.features
+        self._is_sparse = features is not None and features.is_sparse and not becomes_dense
+        self._columns = graph.num_features + 0.0
+        if features is not None and self._is_sparse:
+            self._columns = features.num_values / graph.num_nodes
         self._num_features = graph.num_features
         self._outputs = [*config.learn.hidden, stream.num_classes]
         edges = count_task_edges(graph, stream)

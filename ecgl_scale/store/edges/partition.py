@@ -44,7 +44,7 @@ class PieceRecord:
 
 @dataclass(frozen=True)
 class PartitionTotals:
-    """What came in."""
+    """What came in with all pieces."""
 
     input_edges: int
     self_loops: int
@@ -107,7 +107,7 @@ class _HeldEdges(EdgeSource):
             start += max(block.src.size, 1)
 
     def cut(self, max_edges: int) -> None:  # noqa: ARG002
-        """They come as they were read."""
+        """Blocks stay as they were read."""
         return
 
     def read(self, start: int, stop: int) -> EdgeBlock:  # noqa: ARG002
@@ -139,12 +139,12 @@ class PartitionWork(Work[ReusableBytes, PieceRecord]):
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> PartitionWork:  # noqa: ARG003
-        """The same work elsewhere."""
+        """Make the work again, in another process."""
         edges, plan = open_edges(description["edges"]), EdgePlan.of(description["num_nodes"])
         return cls(edges, plan, description["flags"], KeySegments.open(description["keys"]))
 
     def scratch(self) -> ReusableBytes:
-        """Memory for keys."""
+        """Memory that a thread makes keys in."""
         return ReusableBytes()
 
     def run(self, block: Block, given: Json, scratch: ReusableBytes) -> PieceRecord:

@@ -45,7 +45,7 @@ class _BlockFiles:
         return self._blocks
 
     def path(self, block: Block) -> Path:
-        """The block's file."""
+        """The path of the block's file."""
         return self._store / block_name(self.directory, block.index)
 
     def trust_bytes(self) -> None:
@@ -126,7 +126,7 @@ class EdgeStore(_BlockFiles):
 
 
 class TileStore(_BlockFiles):
-    """The same edges packed for the PageRank sweep: see ``ecgl_kernels.tiles``."""
+    """In-edges once more, packed for the PageRank sweep: see ``ecgl_kernels.tiles``."""
 
     directory = TILES_DIRECTORY
 

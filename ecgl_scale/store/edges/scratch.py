@@ -30,7 +30,7 @@ class ScratchValues:
         self._num_values += values.size
 
     def mapped(self) -> NDArray[Any]:
-        """All values."""
+        """See all values that were appended."""
         with storage_errors(self._path):
             self._file.flush()
             if self._num_values == 0:

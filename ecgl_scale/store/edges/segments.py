@@ -37,7 +37,7 @@ class KeySegments(KeyBuckets):
 
     @classmethod
     def make(cls, directory: Path, num_buckets: int) -> KeySegments:
-        """A new directory for segments."""
+        """Make a new directory for segments."""
         with storage_errors(directory):
             directory.mkdir()
         return cls(directory, num_buckets)
@@ -88,18 +88,18 @@ class KeySegments(KeyBuckets):
         return self.directory / f"{index}.keys"
 
     def describe(self) -> Json:
-        """Directory and counts."""
+        """Say where the directory is, and how many segments and buckets there are."""
         sizes = {"num_buckets": self.counts.size, "num_segments": len(self._segments)}
         return {"directory": str(self.directory), **sizes}
 
     @classmethod
     def open(cls, description: Json) -> KeySegments:
-        """The same segments in another process."""
+        """Find the segments again in another process."""
         segments = cls(Path(description["directory"]), description["num_buckets"])
         segments.load(description["num_segments"])
         return segments
 
     def close(self) -> None:
-        """Remove the directory."""
+        """Remove the directory with all segments."""
         self._segments.clear()
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -38,7 +38,7 @@ NO_KEY = np.uint64(2**64 - 1)
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """What a finished block left."""
+    """What a finished block has written."""
 
     num_edges: int
     files: dict[str, list[int]]
@@ -122,7 +122,7 @@ class BlockWork(Work[BlockScratch, BlockRecord]):
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> BlockWork:  # noqa: ARG003
-        """The same work elsewhere."""
+        """Make the work again, in another process."""
         return cls(
             KeySegments.open(description["keys"]),
             EdgePlan.of(description["num_nodes"]),

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from ecgl_scale.errors import UsageError
+from ecgl_scale.store.features.csr import clean_block, to_dense
 from ecgl_scale.store.features.dense_write import PIECE_BYTES, checked_piece
 from ecgl_scale.store.features.face import FeatureKind
-from ecgl_scale.store.features.sparse import clean_block, to_dense
 from ecgl_scale.store.source import AnyArray, CsrBlock, DenseSource, SparseSource
 
 SPARSE_BELOW = 0.10
@@ -43,7 +43,7 @@ def _rows_at_once(source: DenseSource | SparseSource) -> int:
 
 
 def as_dense(source: SparseSource) -> DenseSource:
-    """The same rows with their zeros, checked on the way. Memory: 8 MiB, or one row."""
+    """Give rows their zeros, and check them on the way. Memory: 8 MiB, or one row."""
 
     def blocks(max_rows: int) -> Iterator[AnyArray]:
         row = 0
@@ -56,7 +56,7 @@ def as_dense(source: SparseSource) -> DenseSource:
 
 
 def as_sparse(source: DenseSource) -> SparseSource:
-    """The same rows without their zeros; reads the source once now, to count. Memory: about three times 8 MiB."""
+    """Leave zeros out; the source is read once now, to count. Memory: about three times 8 MiB."""
 
     def pieces(max_rows: int) -> Iterator[AnyArray]:
         for piece in source.blocks(min(max_rows, _rows_at_once(source))):

@@ -83,12 +83,12 @@ class DenseFeatures(FeatureStore):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """Bytes of every row on disk."""
         return self.layout.chunk_bytes // self.layout.rows_per_chunk
 
     @property
     def rows_per_read(self) -> int:
-        """Rows of a chunk."""
+        """A chunk is read as a whole."""
         return self.layout.rows_per_chunk
 
     @property
@@ -240,7 +240,7 @@ class DenseFeatures(FeatureStore):
         return CsrBlock.of_dense(self.rows(ids))
 
     def count_values(self, ids: Any) -> int:
-        """As many as if none were zero."""
+        """Count all values of the rows, as zeros are stored too."""
         return len(ids) * self.num_features
 
     def _runs(self, wanted: NDArray[np.int64], max_chunks: int) -> list[tuple[int, int, int]]:

@@ -15,19 +15,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_kernels.rows import (
-    CSR_COLUMN_RANGE,
-    CSR_DUPLICATE,
-    CSR_NOT_FINITE,
-    CSR_OK,
-    clean_csr,
-    csr_to_dense,
-    gather_csr,
-)
+from ecgl_kernels.rows import gather_csr
 from ecgl_scale.base.durable import DurableWriter, WrittenFile, crc32c_of
 from ecgl_scale.engine.block import Block, split_blocks, stream_blocks
 from ecgl_scale.errors import InvalidInputError, StoreVersionError, UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt, expected_file, open_expected
+from ecgl_scale.store.features.csr import clean_block, join_csr, to_dense
 from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.source import CsrBlock, SparseSource
 from ecgl_scale.units import MIB
@@ -41,12 +34,6 @@ PIECE_BYTES = 2 * MIB
 
 _ROW_BYTES, _VALUE_BYTES = 16, 8
 _MAX_FEATURES = 1 << 32
-
-_WRONG = {
-    CSR_COLUMN_RANGE: "a column index is outside the matrix",
-    CSR_DUPLICATE: "a column appears twice in one row",
-    CSR_NOT_FINITE: "a value is not finite in float32",
-}
 
 
 @dataclass(frozen=True)
@@ -79,47 +66,6 @@ class SparseLayout:
         return f"{block.index:06d}.arrow"
 
 
-def clean_block(piece: CsrBlock, num_features: int, *, origin: str, first_row: int) -> CsrBlock:
-    """Check rows from a source; give them back with sorted columns, without zeros, as uint32 and float32."""
-    indptr, where = np.asarray(piece.indptr), f"{origin}, rows from {first_row}"
-    whole = indptr.ndim == 1 and indptr.size > 0 and indptr.dtype.kind in "iu" and indptr[0] == 0
-    whole = whole and indptr[-1] == len(piece.indices) == len(piece.values) and bool(np.all(indptr[1:] >= indptr[:-1]))
-    if not whole:
-        raise InvalidInputError(
-            "the row offsets of a sparse matrix make no sense",
-            where=where,
-            expected="offsets that start at 0, never fall and end at the number of values",
-        )
-    if piece.indices.dtype.kind not in "iu" or piece.values.dtype.kind not in "fiub":
-        found = f"{piece.indices.dtype} columns, {piece.values.dtype} values"
-        raise InvalidInputError(f"a sparse matrix has {found}", where=where, expected="integers, and numbers")
-    # uint64 columns past 2^63 come out negative and are refused as such.
-    indptr = np.ascontiguousarray(indptr, dtype=np.int64)
-    columns = np.ascontiguousarray(piece.indices, dtype=np.int64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        values = np.ascontiguousarray(piece.values, dtype=np.float32)
-    cleaned = CsrBlock(np.empty_like(indptr), np.empty(columns.size, np.uint32), np.empty(columns.size, np.float32))
-    code, row = clean_csr(indptr, columns, values, num_features, cleaned.indptr, cleaned.indices, cleaned.values)
-    if code != CSR_OK:
-        expected = f"each column once, from 0 to {num_features - 1}, with finite values"
-        raise InvalidInputError(_WRONG[code], where=f"{origin}, row {first_row + row}", expected=expected)
-    used = int(cleaned.indptr[-1])
-    return CsrBlock(cleaned.indptr, cleaned.indices[:used], cleaned.values[:used])
-
-
-def to_dense(rows: CsrBlock, num_features: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Spread clean sparse rows over an array. Memory: the result."""
-    shape = (rows.num_rows, num_features)
-    if out is None:
-        out = np.empty(shape, np.float32)
-    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
-        raise UsageError(
-            "this array cannot take the rows", where=f"{out.dtype} {out.shape}", expected=f"float32 {shape}"
-        )
-    csr_to_dense(rows.indptr, rows.indices, rows.values, out)
-    return out
-
-
 def write_sparse(
     source: SparseSource, layout: SparseLayout, directory: Path, *, on_rows: Callable[[int], None]
 ) -> dict[str, WrittenFile]:
@@ -137,7 +83,7 @@ def write_sparse(
         while sum(part.num_rows for part in parts) < block.num_rows:
             parts.append(next(pieces))
         name = layout.file_name(block)
-        written[name] = _write_block(_join(parts), block, directory / name)
+        written[name] = _write_block(join_csr(parts), block, directory / name)
         on_rows(block.num_rows)
     next(pieces, None)  # runs the source to its end, where rows too many show
     return written
@@ -163,16 +109,6 @@ def _read_pieces(source: SparseSource, layout: SparseLayout) -> Iterator[CsrBloc
 def _wrong_rows(source: SparseSource, found: str, layout: SparseLayout) -> InvalidInputError:
     expected = f"{layout.num_rows}, one a node"
     return InvalidInputError(f"features have {found} rows", where=source.origin, expected=expected)
-
-
-def _join(parts: list[CsrBlock]) -> CsrBlock:
-    ends = np.cumsum([0, *[part.indptr[-1] for part in parts]])
-    offsets = [part.indptr[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
-    return CsrBlock(
-        np.concatenate([np.zeros(1, np.int64), *offsets]),
-        np.concatenate([part.indices for part in parts]),
-        np.concatenate([part.values for part in parts]),
-    )
 
 
 def _write_block(rows: CsrBlock, block: Block, path: Path) -> WrittenFile:
@@ -224,7 +160,7 @@ class SparseFeatures(FeatureStore):
 
     @property
     def rows_per_read(self) -> int:
-        """Rows of a block."""
+        """A block is mapped as a whole."""
         return self.layout.rows_per_block
 
     @property

@@ -130,11 +130,11 @@ class ArrayEdges(EdgeSource):
     origin: str
 
     def cut(self, max_edges: int) -> list[Block]:
-        """Any numbers of edges."""
+        """Any edges can be read by themselves."""
         return split_blocks(len(self.src), max_edges)
 
     def read(self, start: int, stop: int) -> EdgeBlock:
-        """Views."""
+        """Slice the arrays, without a copy."""
         return EdgeBlock(self.src[start:stop], self.dst[start:stop], self.origin, start)
 
 

@@ -175,12 +175,12 @@ class TableEdges(EdgeSource):
             first_row += batch.num_rows
 
     def describe(self, work: Path) -> Json:  # noqa: ARG002
-        """The file and its columns."""
+        """Name the file and its columns."""
         return {"path": str(self.table.path), "src_column": self.src_column, "dst_column": self.dst_column}
 
     @classmethod
     def open(cls, description: Json) -> TableEdges:
-        """The same file."""
+        """Open the file again."""
         return cls(open_table(Path(description["path"])), description["src_column"], description["dst_column"])
 
 

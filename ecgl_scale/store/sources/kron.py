@@ -77,7 +77,7 @@ class KronEdges(EdgeSource):
         self._dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint32 if scale <= 32 else np.uint64)
 
     def cut(self, max_edges: int) -> list[Block]:
-        """Any numbers of edges."""
+        """Any edges can be drawn by themselves."""
         return split_blocks(self._num_edges, max_edges)
 
     def read(self, start: int, stop: int) -> EdgeBlock:
@@ -87,12 +87,12 @@ class KronEdges(EdgeSource):
         return EdgeBlock(src, dst, origin=self._name, first_row=start)
 
     def describe(self, work: Path) -> Json:  # noqa: ARG002
-        """The parameters."""
+        """Give the parameters of the graph."""
         return self._settings
 
     @classmethod
     def open(cls, description: Json) -> KronEdges:
-        """The same graph."""
+        """Make the graph of these parameters."""
         return cls(**description)
 
 

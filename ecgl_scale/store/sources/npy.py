@@ -108,12 +108,12 @@ class NpyFile:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+        """Shape of the array."""
         return self.header.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Its dtype, in native byte order."""
+        """Dtype of the array, in native byte order."""
         return self.header.dtype
 
     @contextmanager
@@ -174,9 +174,9 @@ class StoredArray:
     """An array that lies in a file as it is."""
 
     offset: int
-    """Of its first value, in bytes."""
+    """Where its first value lies, in bytes."""
     crc32: int
-    """Of its header and values, as the zip has it."""
+    """The zip's checksum of its header and values."""
     header_crc32: int
 
 

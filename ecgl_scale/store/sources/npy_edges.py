@@ -57,7 +57,7 @@ def _stream(file: NpzFile, names: list[str], num_edges: int, origin: str, max_ed
 
 
 def _part_pairs(values: IntArray) -> tuple[IntArray, IntArray]:
-    """Of ``pairs.T`` as numpy saves it, source and target of an edge lie side by side."""
+    """Part sources and targets that lie side by side, as numpy saves ``pairs.T``."""
     pairs = values.reshape(-1, 2)
     return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
 
@@ -74,12 +74,12 @@ class NpyEdges(EdgeSource):
     starts: tuple[int, ...]
     """Where sources and targets begin in the file, in bytes; one number where they lie in pairs."""
     arrays: tuple[StoredArray, ...] = ()
-    """Those they are in, for ``check``."""
+    """The arrays that hold them, for ``check``."""
     is_checked: bool = False
     """Whether there is a checksum to compare with."""
 
     def cut(self, max_edges: int) -> list[Block]:
-        """Any numbers of edges."""
+        """Any edges can be read by themselves."""
         return split_blocks(self.num_edges, max_edges)
 
     def read(self, start: int, stop: int) -> EdgeBlock:
@@ -121,13 +121,13 @@ class NpyEdges(EdgeSource):
                 )
 
     def describe(self, work: Path) -> Json:  # noqa: ARG002
-        """File, places and type."""
+        """Name the file, where in it edges begin, and their type."""
         places = {"num_edges": self.num_edges, "dtype": self.dtype, "starts": list(self.starts)}
         return {"path": str(self.path), "origin": self.origin, **places, "is_checked": self.is_checked}
 
     @classmethod
     def open(cls, description: Json) -> NpyEdges:
-        """The same edges."""
+        """Find the edges again."""
         return cls(**description | {"path": Path(description["path"]), "starts": tuple(description["starts"])})
 
 

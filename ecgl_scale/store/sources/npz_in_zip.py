@@ -49,11 +49,11 @@ class FileView(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Yes."""
+        """A stretch can always be read."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """Any place in a stretch can be reached."""
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]

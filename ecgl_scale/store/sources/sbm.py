@@ -101,7 +101,7 @@ class SbmSettings:
     num_features: int
     """0 for none."""
     average_degree: float = 16.0
-    """Of the stored graph, both directions counted if ``symmetrise``; ``num_edges`` (each edge once) overrides it."""
+    """Edges a node in the store, both directions counted if ``symmetrise``; ``num_edges`` (each once) overrides it."""
     homophily: float = 0.8
     """Share of the edges that stay in their class."""
     periods: int = 10

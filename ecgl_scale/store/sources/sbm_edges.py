@@ -38,17 +38,17 @@ class BlockModel:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all classes."""
+        """Number of nodes in all classes."""
         return int(self.class_nodes[-1])
 
     @property
     def num_edges(self) -> int:
-        """Edges of all classes."""
+        """Number of edges of all classes."""
         return int(self.class_edges[-1])
 
     @property
     def num_classes(self) -> int:
-        """Classes, each with a node at least."""
+        """Number of classes, each with a node at least."""
         return self.class_nodes.size - 1
 
 
@@ -105,7 +105,7 @@ class SbmEdges(EdgeSource):
         self.graph = _block_model(settings)
 
     def cut(self, max_edges: int) -> list[Block]:
-        """Any numbers of edges."""
+        """Any edges can be drawn by themselves."""
         return split_blocks(self.graph.num_edges, max_edges)
 
     def read(self, start: int, stop: int) -> EdgeBlock:
@@ -120,10 +120,10 @@ class SbmEdges(EdgeSource):
         return EdgeBlock(src, dst, origin=self._origin, first_row=start)
 
     def describe(self, work: Path) -> Json:  # noqa: ARG002
-        """The settings."""
+        """Give the settings of the graph."""
         return {"origin": self._origin, "settings": asdict(self._settings)}
 
     @classmethod
     def open(cls, description: Json) -> SbmEdges:
-        """The same graph."""
+        """Make the graph of these settings."""
         return cls(description["origin"], EdgeSettings(**description["settings"]))
