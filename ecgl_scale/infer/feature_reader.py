@@ -45,7 +45,7 @@ class FeatureReader:
         self.features: DenseFeatures | SparseFeatures = graph.features
         self.num_rows = self.features.num_rows
         self.width = self.features.num_features
-        self.is_sparse = isinstance(self.features, SparseFeatures)
+        self.is_sparse = self.features.is_sparse
         self.scaling = scaling if scaling is not None and scaling.kind != "none" else None
         self.piece_rows = piece_rows(self.width)
         folder = SPARSE_DIRECTORY if self.is_sparse else DENSE_DIRECTORY
@@ -75,7 +75,7 @@ class FeatureReader:
         def read(block: Block) -> None:
             target = out[block.start : block.stop]
             factors = None if scale is None else scale[block.start : block.stop]
-            if isinstance(features, DenseFeatures) and self.reads_in_place and stop - first == self.width:
+            if features.kind == "dense" and self.reads_in_place and stop - first == self.width:
                 features.read(block, target)
                 for start, end in _pieces(block.num_rows, self.piece_rows):
                     if self.scaling is not None:
@@ -95,7 +95,7 @@ class FeatureReader:
     def gather(self, ids: NDArray[np.int64], scale: Any) -> Matrix:
         """Rows ``ids``, times their scale. Memory: the result, a gather's and, scaled, a piece's."""
         rows: Matrix
-        if isinstance(self.features, SparseFeatures):
+        if self.features.kind == "sparse":
             found = self.features.rows(ids)
             rows = np.empty((ids.size, self.width), np.float32)
             for start, end in _pieces(ids.size, self.piece_rows):
@@ -113,7 +113,7 @@ class FeatureReader:
         """Rows of a block times a weight, plus its bias, times the scale of each row; ``out`` is the block's rows."""
         weight_t = step.weight_t if step.weight_t is not None else np.eye(self.width, dtype=np.float32)
         width = weight_t.shape[1]
-        if isinstance(self.features, SparseFeatures) and not self._needs_zeros:
+        if self.features.kind == "sparse" and not self._needs_zeros:
             stored = self.features.read(block)
             for start, end in _pieces(block.num_rows, piece_rows(width)):
                 rows = CsrBlock(stored.indptr[start : end + 1], stored.indices, stored.values)
@@ -137,7 +137,7 @@ class FeatureReader:
 
     def _dense_pieces(self, block: Block) -> Any:
         """(first row within the block, float32 rows with all columns), a piece at a time."""
-        if isinstance(self.features, SparseFeatures):
+        if self.features.kind == "sparse":
             stored = self.features.read(block)
             for start, end in _pieces(block.num_rows, self.piece_rows):
                 yield start, self._spread(_cut(stored, start, end))
