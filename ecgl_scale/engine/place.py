@@ -13,7 +13,7 @@ import os
 import socket
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,6 +41,10 @@ class Place(Protocol):
         """Rows ``start`` up to ``stop``: a view, or a copy where they are in files."""
         ...
 
+    def room(self, start: int, stop: int) -> NDArray[Any]:
+        """An array to fill and then to ``write``: the rows themselves, as they were left, or zeros for a file."""
+        ...
+
     def describe(self) -> Json:
         """So that ``open_place`` finds it in another process."""
         ...
@@ -62,6 +66,8 @@ class HeldPlace:
         """A view."""
         return self.rows[start:stop]
 
+    room = read
+
     def describe(self) -> Json:
         """Memory cannot be described: an executor that shares none is never given it."""
         raise EcglError("rows in memory cannot be sent to another process")
@@ -76,6 +82,8 @@ class FilePlace:
     """Where files begin, and the number of rows."""
     dtype: str
     width: int | None = None
+    is_durable: bool = True
+    """Whether each file is on the disk when it is written; else ``sync`` sees to it, for all of them at once."""
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
         """Write whole files; ``start`` and the end of ``rows`` are cuts."""
@@ -100,8 +108,21 @@ class FilePlace:
                 file.write(content.data)
                 file.write(crc32c_of(content).to_bytes(CRC_BYTES, "little"))
                 file.flush()
-                os.fsync(file.fileno())
+                if self.is_durable:
+                    os.fsync(file.fileno())
             partial.replace(path)
+            if self.is_durable:
+                fsync_directory(self.directory)
+
+    def sync(self) -> None:
+        """See to it that all files are on the disk."""
+        with storage_errors(self.directory):
+            for first in self.cuts[:-1]:
+                descriptor = os.open(self._path(first), os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
             fsync_directory(self.directory)
 
     def _path(self, first: int) -> Path:
@@ -109,9 +130,7 @@ class FilePlace:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """A copy, compared with what was written. Memory: the rows, and one file."""
-        shape = (stop - start,) if self.width is None else (stop - start, self.width)
-        dtype = np.dtype(self.dtype)
-        out = aligned_bytes(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
+        out = self.room(start, stop)
         index = bisect_right(self.cuts, start) - 1
         while start < stop and index < len(self.cuts) - 1:
             first, last = self.cuts[index], min(self.cuts[index + 1], stop)
@@ -119,6 +138,10 @@ class FilePlace:
             out[start - (stop - len(out)) : last - (stop - len(out))] = rows[start - first : last - first]
             start, index = last, index + 1
         return out
+
+    def room(self, start: int, stop: int) -> NDArray[Any]:
+        """Zeros."""
+        return _zeros(stop - start, self.dtype, self.width)
 
     def _read_file(self, index: int) -> NDArray[Any]:
         path = self._path(self.cuts[index])
@@ -134,14 +157,12 @@ class FilePlace:
 
     def describe(self) -> Json:
         """Directory, cuts and type."""
-        return {"directory": str(self.directory), "cuts": list(self.cuts), "dtype": self.dtype, "width": self.width}
+        return {**asdict(self), "directory": str(self.directory), "cuts": list(self.cuts)}
 
 
 def open_place(description: Json) -> FilePlace:
     """A place in files that another process has described."""
-    return FilePlace(
-        Path(description["directory"]), tuple(description["cuts"]), description["dtype"], description["width"]
-    )
+    return FilePlace(**{**description, "directory": Path(description["directory"]), "cuts": tuple(description["cuts"])})
 
 
 def make_place(
@@ -151,12 +172,20 @@ def make_place(
 
     Memory: the rows, or nothing. In files ``name`` is a directory below the resources' own.
     """
-    num_rows = cuts[-1]
     if resources.executor.shares_memory:
-        shape = (num_rows,) if width is None else (num_rows, width)
-        kind = np.dtype(dtype)
-        memory = aligned_bytes(int(np.prod(shape)) * kind.itemsize)
-        return HeldPlace(memory.view(kind).reshape(shape))
+        return HeldPlace(_zeros(cuts[-1], dtype, width))
+    return FilePlace(shared_directory(resources, name), tuple(cuts), dtype, width)
+
+
+def shared_directory(resources: Resources, name: str) -> Path:
+    """A directory that all workers see; it is made with the first file in it."""
     if resources.work is None:
         raise EcglError(f"{name} has no directory that all workers see", expected="resources with a working directory")
-    return FilePlace(resources.work / name, tuple(cuts), dtype, width)
+    return resources.work / name
+
+
+def _zeros(num_rows: int, dtype: str, width: int | None) -> NDArray[Any]:
+    """Rows in memory that is given back as soon as it is dropped; the system gives new memory as zeros."""
+    shape = (num_rows,) if width is None else (num_rows, width)
+    kind = np.dtype(dtype)
+    return aligned_bytes(int(np.prod(shape)) * kind.itemsize).view(kind).reshape(shape)

@@ -79,8 +79,7 @@ class EdgePlan:
     def cut_blocks(self, bucket_counts: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Group buckets into blocks [first bucket, last bucket) of whole ranges, by rows and by edges."""
         unit = max(1, RANGE_ROWS >> self.bucket_bits)
-        max_ranges = min(max(self.num_ranges // MIN_BLOCKS, 1), MAX_BLOCK_RANGES)
-        max_buckets = max(max_ranges * RANGE_ROWS >> self.bucket_bits, unit)
+        max_buckets = max(widest_block(self.num_ranges) * RANGE_ROWS >> self.bucket_bits, unit)
         blocks: list[tuple[int, int]] = []
         start, edges = 0, 0
         for bucket in range(0, self.num_buckets, unit):
@@ -95,3 +94,8 @@ class EdgePlan:
     def rows_of(self, buckets: tuple[int, int]) -> tuple[int, int]:
         """First and last row of some consecutive buckets."""
         return buckets[0] << self.bucket_bits, min(buckets[1] << self.bucket_bits, self.num_nodes)
+
+
+def widest_block(num_ranges: int) -> int:
+    """The most ranges that a block of a graph of so many has."""
+    return min(max(num_ranges // MIN_BLOCKS, 1), MAX_BLOCK_RANGES)
