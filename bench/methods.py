@@ -26,7 +26,7 @@ import yaml
 from bench import harness
 from bench.accuracy import DATA, GRAPHS, SETTINGS, ingest
 from bench.methods_table import render
-from ecgl_scale.learn.methods import METHODS as LEARNERS
+from ecgl_scale.learn.method.table import built_in_methods
 
 AS_GCN = {"learn.train_as": "gcn"}
 METHODS: dict[str, dict[str, Any]] = {
@@ -120,7 +120,7 @@ def _kept_bytes(run: Path) -> int:
 
 def _old_tasks_bytes(method: str, tasks: Path) -> int:
     """Bytes on disk of the old tasks' graphs and rows, for a method that cannot do without them."""
-    found = LEARNERS[method]
+    found = built_in_methods()[method]
     if not found.keeps_tasks and not found.keeps_graphs:
         return 0
     return sum(path.stat().st_size for path in tasks.rglob("*") if path.is_file())

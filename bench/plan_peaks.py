@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.harness import DEFAULT_WORK, RESULTS, ecgl, run_measured, save
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.learn.methods import METHODS
+from ecgl_scale.learn.method.table import built_in_methods
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.sources.sbm import sbm_source
@@ -105,7 +105,9 @@ def _cases(stores: dict[int, Path], sparse: Path, memory: str, tight: str) -> li
         Case(f"ecgl as {kind}, sparse", sparse, sparse_nodes, memory, (f"learn.train_as={kind}",))
         for kind in ("mlp", "gcn")
     ]
-    found += [Case(name, stores[middle], middle, memory, (f"method={name}",)) for name in METHODS if name != "ecgl"]
+    found += [
+        Case(name, stores[middle], middle, memory, (f"method={name}",)) for name in built_in_methods() if name != "ecgl"
+    ]
     for method, *others in VARIANTS:
         name = f"{method}, {' '.join(others)}"
         found.append(Case(name, stores[middle], middle, memory, (f"method={method}", *others)))

@@ -31,8 +31,8 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130, "Ctrl-C."
 
 
-class _Told(BaseException):
-    """What is told of every end that is not a success."""
+class _Explained(BaseException):
+    """An end that is not a success: what happened, where, what was expected, and what to do."""
 
     exit_code = ExitCode.BUG
 
@@ -54,7 +54,7 @@ class _Told(BaseException):
         return "\n".join(lines)
 
 
-class EcglError(_Told, Exception):
+class EcglError(_Explained, Exception):
     """Base of all our errors; raised as such only for our own bugs."""
 
 
@@ -108,7 +108,7 @@ class StorageError(EcglError, OSError):
     exit_code = ExitCode.STORAGE
 
 
-class StopRequestedError(_Told):
+class StopRequestedError(_Explained):
     """SIGTERM or SIGUSR2 asked us to stop; what is finished is kept and the work can be resumed.
 
     As KeyboardInterrupt it is no ``Exception``: it may come anywhere, and what takes errors for damaged input, or for a

@@ -240,3 +240,11 @@ def adam_step(
     mean = betas[0] * mean + (1 - betas[0]) * gradient
     square = betas[1] * square + (1 - betas[1]) * gradient**2
     return weight - step * mean / (math.sqrt(square) / root + epsilon), mean, square
+
+
+def sum_of_lanes(numbers: list[float]) -> float:
+    """Python's floats are float64; the caller rounds to float32."""
+    total = numbers[0]
+    for number in numbers[1:]:
+        total += number
+    return total

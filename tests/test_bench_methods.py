@@ -11,11 +11,11 @@ import pytest
 from bench import harness, methods, methods_products, paper
 from bench.accuracy import GRAPHS, Graph
 from bench.methods_table import render
-from ecgl_scale.learn.methods import METHODS
+from ecgl_scale.learn.method.table import built_in_methods
 
 
 def test_every_method_there_is_has_a_row() -> None:
-    assert {settings["method"] for settings in methods.METHODS.values()} == set(METHODS)
+    assert {settings["method"] for settings in methods.METHODS.values()} == set(built_in_methods())
 
 
 def test_a_sweep_becomes_a_record_and_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from ecgl_scale.config.schema import METHOD_NAMES, config_from_mapping
-from ecgl_scale.learn.methods import METHODS
+from ecgl_scale.config.method_sections import method_names
+from ecgl_scale.config.schema import config_from_mapping
+from ecgl_scale.learn.method.table import built_in_methods
 from tests.cli_runner import run_cli
 
 
@@ -21,7 +22,7 @@ def listed() -> list[dict[str, object]]:
 
 def test_every_method_is_listed_with_all_that_is_known_of_it() -> None:
     methods = listed()
-    assert {method["name"] for method in methods} == set(METHODS)
+    assert {method["name"] for method in methods} == set(built_in_methods())
     for method in methods:
         assert set(method) == {"name", "category", "stores", "cost", "backbones", "reference"}
         assert method["category"] in ("bound", "regularisation", "replay")
@@ -34,8 +35,8 @@ def test_every_method_is_listed_with_all_that_is_known_of_it() -> None:
 
 
 def test_a_config_takes_every_method_and_no_other() -> None:
-    assert set(METHOD_NAMES) == set(METHODS)
-    for name in METHODS:
+    assert set(method_names()) == set(built_in_methods())
+    for name in method_names():
         assert config_from_mapping({"store": "a.ecgl", "method": name}).method == name
 
 

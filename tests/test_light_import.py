@@ -20,7 +20,7 @@ def loaded_by(statements: str) -> tuple[set[str], str]:
     return {name.split(".")[0] for name in json.loads(modules)}, printed
 
 
-@pytest.mark.parametrize("module", ["ecgl_scale", "ecgl_scale.cli.main"])
+@pytest.mark.parametrize("module", ["ecgl_scale", "ecgl_scale.cli.main", "ecgl_scale.config.schema"])
 def test_importing_the_package_or_the_command_loads_nothing_heavy(module: str) -> None:
     modules, _ = loaded_by(f"import {module}")
     assert "ecgl_scale" in modules
@@ -33,6 +33,16 @@ def test_help_is_shown_without_loading_anything_heavy(arguments: list[str]) -> N
     modules, printed = loaded_by(run)
     assert printed.startswith("Usage: ecgl")
     assert modules & HEAVY == set()
+
+
+def test_methods_are_loaded_when_a_config_is() -> None:
+    load = "from ecgl_scale.config.schema import config_from_mapping\nconfig_from_mapping({'store': 'a.ecgl'})"
+    assert "torch" in loaded_by(load)[0]
+
+
+def test_reports_and_status_do_without_the_libraries_that_learn() -> None:
+    modules, _ = loaded_by("import ecgl_scale.report.content, ecgl_scale.watch.sweep_status")
+    assert modules & {"torch", "dgl", "numba", "pydantic"} == set()
 
 
 def test_the_check_sees_a_heavy_module() -> None:

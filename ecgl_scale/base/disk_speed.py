@@ -16,7 +16,7 @@ BLOCK_BYTES = 8 * MIB
 
 @dataclass(frozen=True)
 class DiskSpeed:
-    """Bytes a second, front to back."""
+    """How many bytes a second a disk writes and reads, front to back."""
 
     write: float
     read: float

@@ -54,7 +54,7 @@ def storage_errors(path: Path, *, needed_bytes: int | None = None) -> Iterator[N
 
 
 def as_storage_error(error: OSError, path: Path, *, needed_bytes: int | None = None) -> EcglError:
-    """A disk that fails is exit 5; a path the user may not use is exit 3."""
+    """Our error for an ``OSError``: a disk that fails is exit 5, a path the user may not use is exit 3."""
     reason = error.strerror or str(error)
     if error.errno in _DISK_FAILURES:
         needed = "" if needed_bytes is None else f", {format_bytes(needed_bytes)} needed"
@@ -223,7 +223,7 @@ class DurableWriter:
         return WrittenFile(self._size_bytes, self._crc32c)
 
     def close(self) -> None:
-        """Let go of the file, finished or not."""
+        """Close the file, finished or not."""
         if not self.closed:
             self.closed = True
             self._background.shutdown(wait=True)

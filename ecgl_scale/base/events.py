@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StageStarted:
-    """A stage begins."""
+    """A stage begins: a part of a job that counts what it does."""
 
     stage: str
     total: int | None
@@ -55,7 +55,7 @@ class Note:
 
     text: str
     is_warning: bool = False
-    """Results are not of all that the user gave: said even where no progress is shown."""
+    """Whether it is said even where no progress is shown: results leave out something that the user gave."""
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,8 @@ def give_back_freed() -> None:
 class PeakSampler:
     """Samples ``own_memory_bytes`` every few milliseconds while it is entered; ``peak_bytes`` is the highest seen.
 
-    It is the one thread of a process that looks at memory: whoever wants to look less often, and at more, lets it call.
+    It is the one thread of a process that looks at memory. Whoever wants to look at more, less often, is called by it:
+    see ``call_every``.
     """
 
     def __init__(self, interval_seconds: float = 0.005) -> None:
@@ -113,7 +114,7 @@ class PeakSampler:
         self._calling = threading.Lock()
 
     def call_every(self, seconds: float, call: Callable[[], None] | None) -> None:
-        """Let ``call`` be called about every so many seconds; None ends that, after a call that is under way."""
+        """Call ``call`` about every ``seconds`` from now on; None ends that, after a call that is under way."""
         with self._calling:
             self._call, self._call_seconds, self._next_call = call, seconds, time.monotonic()
 

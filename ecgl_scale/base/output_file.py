@@ -1,4 +1,4 @@
-"""Where a command may put the file it makes: looked at before the work, so that none is done in vain or destroyed."""
+"""Where a command may put the file it makes: checked before the work, so that no work is in vain and no file lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def refuse_inside_store(path: Path, folder: Path | None = None) -> None:
 
 
 def _mode_of(path: Path) -> int | None:
-    """What is there, links followed; None for nothing."""
+    """The mode of what is at ``path``, links followed; None where nothing is there."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

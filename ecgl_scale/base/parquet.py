@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from ecgl_scale.base.durable import fsync_directory, storage_errors
 
 ROWS_AT_ONCE = 1 << 20
-"""What callers give as a batch."""
+"""Rows that callers give as a batch."""
 
 
 def write_parquet(
@@ -50,6 +50,6 @@ def write_parquet(
 
 
 def _as_arrow(column: NDArray[Any], dtype: DTypeLike) -> pa.Array:
-    """Without a copy, and without ``pyarrow.array``, which imports pandas where it is installed: 30 MiB."""
+    """Wrap a column without a copy, and without ``pyarrow.array``, which imports pandas where it can: 30 MiB."""
     values = np.ascontiguousarray(column, dtype)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])

@@ -1,4 +1,4 @@
-"""How far a job is, from its events: amount, rate, time left, memory against the plan; and the same as plain lines."""
+"""How far a job is, from its events: amount, rate, time left, memory against the plan; as values and as plain lines."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the rate so far."""
+        """The seconds that the rest takes at the rate so far; None where that is not known."""
         if self.total is None or not self.rate:
             return None
         return max(self.total - self.done, 0) / self.rate
 
     @property
     def amount(self) -> str:
-        """``120 of 200 epochs``."""
+        """What has been done, as text: ``120 of 200 epochs``."""
         if self.unit == "bytes":
             of_all = "" if self.total is None else f" of {format_bytes(self.total)}"
             return f"{format_bytes(self.done)}{of_all}"
@@ -55,7 +55,7 @@ class Progress:
 
     @property
     def speed(self) -> str:
-        """``13.2/s``, or ``15.2 s each`` of what takes long; empty where it is not known."""
+        """The rate as text: ``13.2/s``, or ``15.2 s each`` where units take long; empty where it is not known."""
         if self.rate is None:
             return ""
         if self.unit == "bytes":
@@ -66,18 +66,19 @@ class Progress:
 
     @property
     def time_left(self) -> str:
-        """``40.0 s left``; empty where it is not known."""
+        """The time left as text: ``40.0 s left``; empty where it is not known."""
         return "" if self.seconds_left is None else format_left(self.seconds_left)
 
 
 @dataclass
-class _Turn:
-    """A stage while it goes on."""
+class _RunningStage:
+    """A stage that has begun; its rate is counted from ``since``, when ``done_before`` units were done."""
 
     started: StageStarted
     since: float
     done_before: int = 0
-    is_first: bool = True
+    is_silent: bool = True
+    """Whether it has not said yet how much is done."""
 
 
 class ProgressTracker:
@@ -90,50 +91,50 @@ class ProgressTracker:
         self.task = ""
         """``task 2 of 5``; empty outside of tasks."""
         self._now = now
-        self._turns: dict[str, _Turn] = {}
+        self._stages: dict[str, _RunningStage] = {}
         self._current = ""
 
     def follow(self, event: Event) -> Progress | None:
-        """Take an event; how far its stage is, where it tells."""
+        """Take in an event; returns how far its stage is, where the event tells that."""
         if isinstance(event, TaskStarted):
             self.task = f"task {event.task + 1} of {event.num_tasks}"
         elif isinstance(event, StepStarted):
             self.step, self.planned_bytes = event.step, event.planned_bytes
         elif isinstance(event, StageStarted):
-            self._turns[event.stage] = _Turn(event, self._now())
+            self._stages[event.stage] = _RunningStage(event, self._now())
             self._current = event.stage
         elif isinstance(event, BlockFinished):
-            return self._reach(event.stage, event.done)
+            return self._progress_at(event.stage, event.done)
         elif isinstance(event, EpochFinished):
-            return self._reach(self._current, event.epoch + 1)
+            return self._progress_at(self._current, event.epoch + 1)
         return None
 
     def name_of(self, stage: str) -> str:
-        """What to call a stage: ``train task 0`` is the step ``train``, and its task is named beside it, from 1 on."""
+        """The name to show: ``train task 0`` is the step ``train``; its task is shown beside it, from 1 on."""
         return self.step if self.step and stage.startswith(self.step) else stage
 
     def knows(self, stage: str) -> bool:
         """Whether the stage, or a step of this name, has been started."""
-        return stage in self._turns or stage == self.step
+        return stage in self._stages or stage == self.step
 
-    def _reach(self, stage: str, done: int) -> Progress | None:
-        turn = self._turns.get(stage)
-        if turn is None:
+    def _progress_at(self, stage: str, done: int) -> Progress | None:
+        running = self._stages.get(stage)
+        if running is None:
             return None
-        seconds = self._now() - turn.since
-        rate = (done - turn.done_before) / seconds if seconds > 0 and done > turn.done_before else None
-        if turn.is_first:  # a resumed stage begins with what was done before, so the rate is that since the first sign
-            turn.is_first, turn.since, turn.done_before = False, self._now(), done
-        return Progress(stage, turn.started.unit, done, turn.started.total, rate)
+        seconds = self._now() - running.since
+        rate = (done - running.done_before) / seconds if seconds > 0 and done > running.done_before else None
+        if running.is_silent:  # a resumed stage begins with what was done before: count from its first sign of life
+            running.is_silent, running.since, running.done_before = False, self._now(), done
+        return Progress(stage, running.started.unit, done, running.started.total, rate)
 
 
 def format_memory(num_bytes: int, planned_bytes: int) -> str:
-    """``212 MiB of 260 MiB planned``; without the plan where there is none."""
+    """Memory as text: ``212 MiB of 260 MiB planned``; without the plan where there is none."""
     return format_bytes(num_bytes) + (f" of {format_bytes(planned_bytes)} planned" if planned_bytes else "")
 
 
 def format_left(seconds: float) -> str:
-    """``40 s left``; what is below a second changes too quickly to be read."""
+    """Time left as text: ``40 s left``; what is below a second changes too quickly to be read."""
     return f"{format_seconds(seconds)} left" if seconds >= 1 else "< 1 s left"
 
 
@@ -148,7 +149,7 @@ class PlainLines:
         self._tracker = ProgressTracker(now)
 
     def __call__(self, event: Event) -> None:
-        """Take an event."""
+        """Take in an event and say its line, where it has one."""
         with self._lock:
             progress = self._tracker.follow(event)
             if progress is not None and self._now() - self._last >= LINE_EVERY_SECONDS:

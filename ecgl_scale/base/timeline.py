@@ -43,7 +43,7 @@ class MemorySample:
     stage: str
     """The step of the run: extract, train, remember, evaluate; empty between them."""
     part: str
-    """What was last begun within it."""
+    """The stage that was last begun within that step."""
     anon_bytes: int = 0
     """RssAnon; with ``shmem_bytes`` what a plan counts."""
     file_bytes: int = 0
@@ -55,10 +55,10 @@ class MemorySample:
     read_bytes: int = 0
     written_bytes: int = 0
     device_bytes: int = 0
-    """Allocated by torch on all GPUs; 0 without."""
+    """What torch has allocated on all GPUs; 0 where there are none."""
 
     def joined(self, later: MemorySample) -> MemorySample:
-        """One for two: the later one's time and counters, the higher memory of both."""
+        """One sample for two: the later one's time and counters, the higher memory of both."""
         return replace(later, **{name: max(getattr(self, name), getattr(later, name)) for name in _HIGHEST})
 
 
@@ -164,7 +164,7 @@ class MemoryTimeline:
         self._num_lines = len(lines)
 
     def _give_up(self, error: Exception) -> None:
-        """A full disk must not end the run for a picture of it: whatever really needs the disk will say so."""
+        """Write no more: a full disk must not end the run for a picture of it; what needs the disk will say so."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
@@ -196,7 +196,7 @@ def take_sample(stage: str, part: str) -> MemorySample:
 
 
 def join_pairs(lines: list[dict[str, Any]], *, across_stages: bool = False) -> list[dict[str, Any]]:
-    """Every two neighbouring samples of one process as one, those of two stages only where asked to."""
+    """Join every two neighbouring samples of one process; those of two stages only with ``across_stages``."""
     joined: list[dict[str, Any]] = []
     previous: dict[str, Any] | None = None
     for line in lines:

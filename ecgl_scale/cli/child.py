@@ -1,7 +1,7 @@
 """``ecgl`` as a sweep starts it: ``python -m ecgl_scale.cli.child PARENT ARGUMENTS...``.
 
-The same command, which the kernel kills when the sweep is killed: a run that nobody waits for would hold its directory
-against the sweep that goes on. A run may be killed at any moment and resumed.
+The kernel kills this process when the sweep is killed: a run that nobody waits for would hold its directory against
+the sweep that goes on. A run may be killed at any moment and resumed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Be killed when ``parent`` ends; at once, if it has ended already."""
+    """Let the kernel kill this process when ``parent`` ends; exit at once if it has ended already."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(ExitCode.STOPPED)

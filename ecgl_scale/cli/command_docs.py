@@ -23,7 +23,7 @@ BEGIN, END = "<!-- generated from the code, {}: begin -->", "<!-- generated from
 PART = re.compile(BEGIN.format("(.+?)") + ".*?" + END.format(r"\1"), re.DOTALL)
 NAME = "ecgl"
 NOT_SHOWN = {"help"}
-"""Every command has it; the page says so once."""
+"""Parameters that every command has; the page says so once."""
 
 _BUILD = tuple(entry.name for entry in fields(BuildSettings))
 _EDGES = tuple(entry.name for entry in fields(IngestSettings) if entry.name not in _BUILD)
@@ -138,7 +138,7 @@ def _values(parameter: Any) -> str:
 
 
 def _bounds(text: str) -> Iterator[tuple[str, str]]:
-    """Of a number, from the end of its help: ``[default: 16; x>=1]`` or ``[0.0<=x<=1.0]``."""
+    """The bounds of a number, from the end of its help: ``[default: 16; x>=1]`` or ``[0.0<=x<=1.0]``."""
     number = r"(\d+)(?:\.0)?"
     for low in re.findall(rf"x>={number}|{number}<=x", text):
         yield ">=", max(low)

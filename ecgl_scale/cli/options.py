@@ -88,7 +88,7 @@ class BuildSettings:
 
 @dataclass(frozen=True)
 class IngestSettings(BuildSettings):
-    """The same, and what happens to the edges on their way in."""
+    """Options of every command that ingests files: those of a build, and what happens to the edges on their way in."""
 
     symmetrise: Symmetrise = False
     keep_duplicates: KeepDuplicates = False

@@ -25,7 +25,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """What is logged."""
+    """The least severe of the messages that are logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -71,25 +71,25 @@ class Output:
 
 
 def log_warnings(event: Event) -> None:
-    """The subscriber that shows no progress; --quiet hides warnings too."""
+    """Log warnings and show no progress: the subscriber without bars and lines. --quiet hides warnings too."""
     if isinstance(event, Note) and event.is_warning:
         _log.warning("%s", event.text)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on stdout."""
+    """Print one JSON object on stdout."""
     print(json.dumps(value, indent=2))
 
 
 def print_table(rows: Mapping[str, object]) -> None:
-    """Names and values in two columns."""
+    """Print names and values in two columns."""
     width = max((len(name) for name in rows), default=0)
     for name, value in rows.items():
         print(f"{name:<{width}}  {value}")
 
 
 def print_columns(rows: Sequence[Sequence[str]], *, num_left: int) -> None:
-    """Rows in columns that are as wide as they must be, all but the first ``num_left`` to the right."""
+    """Print rows in columns that are as wide as they must be; all but the first ``num_left`` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = zip(row, widths, strict=True)

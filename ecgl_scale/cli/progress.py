@@ -49,7 +49,7 @@ def progress_sink(*, bars: bool) -> Iterator[EventSink]:
 
 
 class _Bars:
-    """A bar a stage. A run has one for all its tasks, one for what goes on now, and a line that stays for each task."""
+    """Shows a bar a stage. A run has one for all tasks, one for what goes on now, and a lasting line for each task."""
 
     def __init__(self, display: rich.progress.Progress) -> None:
         self._display = display
@@ -78,7 +78,7 @@ class _Bars:
                 self._print(event.text)
 
     def _begin(self, event: StageStarted) -> None:
-        self._drop_parts()
+        self._remove_old_bars()
         name = self._tracker.name_of(event.stage)
         self._bars[event.stage] = self._display.add_task(name, total=event.total, amount="", speed="", left="")
 
@@ -121,13 +121,13 @@ class _Bars:
         self._print(f"{self._tracker.task}: AA {sum(event.accuracies) / done:.1f}, {seconds}, peak {peak}")
 
     def _run_left(self, stage_seconds: float | None = None) -> str:
-        """Not less than what goes on now will take: a task may be larger than those before."""
+        """The run's time left, not less than what goes on now will take: a task may be larger than those before."""
         if self._end is None:
             return ""
         return format_left(max(self._end - time.monotonic(), stage_seconds or 0.0))
 
-    def _drop_parts(self) -> None:
-        """Of a run only what goes on is shown: it has hundreds of parts."""
+    def _remove_old_bars(self) -> None:
+        """Remove the bars of stages that are over, where they belong to a run: it has hundreds."""
         for stage in [stage for stage in self._bars if stage != RUN and RUN in self._bars]:
             self._display.remove_task(self._bars.pop(stage))
 

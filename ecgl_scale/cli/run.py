@@ -37,20 +37,19 @@ def plan(
     """What each stage of a run will need, and about how long it takes; fails where it does not fit."""
     from ecgl_scale.session.plan.remedy import require_fit
     from ecgl_scale.session.plan.run_plan import plan_run
-    from ecgl_scale.session.setup import open_store, resources_of, task_stream
+    from ecgl_scale.session.setup import RunSetup
     from ecgl_scale.session.time.estimate import with_times
 
     loaded = _load(config, overrides, memory)
-    graph = open_store(loaded)
-    stream, resources = task_stream(graph, loaded, log_warnings), resources_of(loaded)
-    found, refused = plan_run(graph, stream, loaded, resources), None
+    setup = RunSetup.open(loaded, log_warnings)
+    found, refused = plan_run(setup), None
     try:
-        require_fit(found, graph, stream, loaded, resources)
+        require_fit(found, setup)
     except DoesNotFitError as error:  # asked before anything is measured: what that leaves in memory is no run's
         refused = error
-    found = with_times(found, graph, stream, loaded, resources)
+    found = with_times(found, setup)
     if as_json:
-        print_json({**found.as_json(), "dropped_classes": [asdict(gone) for gone in stream.dropped]})
+        print_json({**found.as_json(), "dropped_classes": [asdict(gone) for gone in setup.stream.dropped]})
     elif not context.obj.quiet:
         print(found)
     if refused is not None:

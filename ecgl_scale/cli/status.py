@@ -18,15 +18,15 @@ from ecgl_scale.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from ecgl_scale.watch.status import Status
 
-LOOK_EVERY_SECONDS = 1.0
+READ_EVERY_SECONDS = 1.0
 
 
-class _Found(Protocol):
+class _HasCondition(Protocol):
     @property
     def condition(self) -> str: ...
 
 
-Found = TypeVar("Found", bound=_Found)
+Found = TypeVar("Found", bound=_HasCondition)
 
 
 def status(
@@ -41,43 +41,45 @@ def status(
     from ecgl_scale.watch.status import RunWatcher
     from ecgl_scale.watch.sweep_status import SweepWatcher, is_sweep
 
+    is_watched = watch and not as_json
     if is_sweep(run):
         from ecgl_scale.cli import status_sweep
 
-        of_sweep = _look(SweepWatcher(run).look, status_sweep.describe, status_sweep.line, watch and not as_json)
+        of_sweep = _last_status(SweepWatcher(run).read_status, status_sweep.describe, status_sweep.line, is_watched)
         if as_json and of_sweep is not None:
             print_json(status_sweep.as_json(of_sweep))
         elif of_sweep is not None:
             status_sweep.show(of_sweep)
         return
-    found = _look(RunWatcher(run).look, describe, line, watch and not as_json)
+    found = _last_status(RunWatcher(run).read_status, describe, line, is_watched)
     if as_json and found is not None:
         print_json({**asdict(found), "path": str(found.path)})
     elif found is not None:
         print_table(describe(found))
 
 
-def _look(
-    look: Callable[[], Found],
+def _last_status(
+    read_status: Callable[[], Found],
     describe: Callable[[Found], dict[str, str]],
     line: Callable[[Found], tuple[object, str]],
     watch: bool,
 ) -> Found | None:
-    """The last status, after all that was to be watched; None where the user has seen enough."""
-    found = look()
+    """The last status, after what was to be watched; None where the user has stopped watching."""
+    found = read_status()
     if not watch or found.condition != "running":
         return found
     try:
-        return _watch(look, describe) if sys.stdout.isatty() else _follow(look, line)
+        return _watch_on_terminal(read_status, describe) if sys.stdout.isatty() else _watch_by_lines(read_status, line)
     except KeyboardInterrupt:
         return None
 
 
 def describe(found: Status) -> dict[str, str]:
-    """A status as lines."""
-    from ecgl_scale.report.runs import shown_method
+    """The lines that show a status, by their names."""
+    from ecgl_scale.report.about_method import shown_method
 
-    lines = {"run": f"{found.path} ({shown_method(found.method)}, {found.setting}, {found.store})"}
+    method = shown_method(found.method, is_reconstruction=found.is_reconstruction)
+    lines = {"run": f"{found.path} ({method}, {found.setting}, {found.store})"}
     says_both = found.reason.startswith(f"{found.condition} ")  # "stopped by SIGTERM"
     lines["state"] = found.reason if says_both else f"{found.condition}{f': {found.reason}' if found.reason else ''}"
     of_all = f" of {found.num_tasks}" if found.num_tasks else ""
@@ -109,7 +111,7 @@ def describe(found: Status) -> dict[str, str]:
 
 
 def accuracy(found: Status) -> str:
-    """``AA 70.1, AF -3.2`` of the tasks so far."""
+    """The accuracy of the tasks so far as text: ``AA 70.1, AF -3.2``."""
     if found.average_accuracy is None:
         return "AA not known yet"
     forgetting = "" if found.average_forgetting is None else f", AF {found.average_forgetting:.1f}"
@@ -117,7 +119,7 @@ def accuracy(found: Status) -> str:
 
 
 def progress(found: Status) -> list[str]:
-    """Amount, rate and time left of the stage, each also where it is not known."""
+    """Amount, rate and time left of the stage as text; each says so where it is not known."""
     from ecgl_scale.base.progress import Progress
 
     # the stage "train task 0" is of the step "train", which is named before it
@@ -131,7 +133,7 @@ def progress(found: Status) -> list[str]:
 
 
 def brief(found: Status) -> str:
-    """Where a run is, how much of that is done, and when it will be: short enough to stand beside others."""
+    """One short line on a run, to stand beside others: its place, the amount done, the time left."""
     if found.done is None:
         return _place(found)
     amount, _, left = progress(found)
@@ -144,7 +146,7 @@ def _place(found: Status) -> str:
 
 
 def line(found: Status) -> tuple[object, str]:
-    """A status as one line, for a file; before it, what must change for a new line to be worth while."""
+    """The status as one line, for a file; before it the place, whose change is worth a new line."""
     from ecgl_scale.base.progress import format_memory
 
     place = _place(found)
@@ -153,35 +155,35 @@ def line(found: Status) -> tuple[object, str]:
     return (place, found.stage), ", ".join([*parts, accuracy(found)])
 
 
-def _watch(look: Callable[[], Found], describe: Callable[[Found], dict[str, str]]) -> Found:
-    """Lines that renew themselves, on a terminal."""
+def _watch_on_terminal(read_status: Callable[[], Found], describe: Callable[[Found], dict[str, str]]) -> Found:
+    """Renew the lines on a terminal while it runs; returns the last status."""
     from rich.live import Live
     from rich.table import Table
 
     with Live(auto_refresh=False, transient=True) as live:
         while True:
-            found = look()
+            found = read_status()
             table = Table.grid(padding=(0, 2))
             for name, value in describe(found).items():
                 table.add_row(name, value)
             live.update(table, refresh=True)
             if found.condition != "running":
                 return found
-            time.sleep(LOOK_EVERY_SECONDS)
+            time.sleep(READ_EVERY_SECONDS)
 
 
-def _follow(look: Callable[[], Found], line: Callable[[Found], tuple[object, str]]) -> Found:
-    """A plain line whenever the task, step or stage changes, and every 30 s of a long one, in a file."""
+def _watch_by_lines(read_status: Callable[[], Found], line: Callable[[Found], tuple[object, str]]) -> Found:
+    """Print a line when the task, step or stage changes, and every 30 s of a long one; returns the last status."""
     from ecgl_scale.base.progress import LINE_EVERY_SECONDS
 
     before: object = None
     said = 0.0
     while True:
-        found = look()
+        found = read_status()
         if found.condition != "running":
             return found
         place, text = line(found)
         if place != before or time.monotonic() - said >= LINE_EVERY_SECONDS:
             print(text, flush=True)
             before, said = place, time.monotonic()
-        time.sleep(LOOK_EVERY_SECONDS)
+        time.sleep(READ_EVERY_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ecgl_scale.cli import status as of_run
+from ecgl_scale.cli import status as run_status
 from ecgl_scale.cli.output import print_table
 from ecgl_scale.watch.sweep_status import SweepStatus, SweptRun, count
 
@@ -17,7 +17,7 @@ MAX_FAILED = 10
 
 
 def show(found: SweepStatus) -> None:
-    """On the terminal."""
+    """Print a status and its table."""
     print_table(describe(found))
     print()
     for row in table_lines(found):
@@ -25,7 +25,7 @@ def show(found: SweepStatus) -> None:
 
 
 def describe(found: SweepStatus) -> dict[str, str]:
-    """A status as lines."""
+    """The lines that show a status, by their names."""
     seeds = f"{len(found.seeds)} seed{'s' * (len(found.seeds) != 1)}"
     combinations = f"{len(found.combinations)} combination{'s' * (len(found.combinations) != 1)}"
     lines = {"sweep": f"{found.path} ({combinations} x {seeds})"}
@@ -48,7 +48,7 @@ def describe(found: SweepStatus) -> dict[str, str]:
 
 
 def table_lines(found: SweepStatus) -> list[str]:
-    """A row for each combination."""
+    """The lines of the table, a row for each combination."""
     rows = [["combination", "AA %", "finished", "running", "failed", "to do"]]
     for combination in found.combinations:
         runs = combination.runs
@@ -68,15 +68,15 @@ def table_lines(found: SweepStatus) -> list[str]:
 
 
 def line(found: SweepStatus) -> tuple[object, str]:
-    """A status as one line, for a file; before it, what must change for a new line to be worth while."""
+    """The status as one line, for a file; before it the counts and places, whose change is worth a new line."""
     running = [run for run in found.runs if run.condition == "running"]
-    places = [(run.path, of_run.line(run.now)[0] if run.now is not None else None) for run in running]
+    places = [(run.path, run_status.line(run.now)[0] if run.now is not None else None) for run in running]
     counts = _counts(found.runs)
     return (counts, places), "; ".join([counts, *map(_now, running)])
 
 
 def as_json(found: SweepStatus) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """The JSON object that ``--json`` prints."""
     runs = found.runs
     return {
         "path": str(found.path),
@@ -113,4 +113,4 @@ def _counts(runs: Sequence[SweptRun]) -> str:
 
 
 def _now(run: SweptRun) -> str:
-    return f"{run.path}: " + ("starts" if run.now is None else of_run.brief(run.now))
+    return f"{run.path}: " + ("starts" if run.now is None else run_status.brief(run.now))

@@ -69,12 +69,12 @@ def sweep(
 
 
 def child_command() -> list[str]:
-    """Starts ``ecgl`` in a fresh process that ends with this one."""
+    """The command that starts ``ecgl`` in a fresh process, which ends with this one."""
     return [sys.executable, "-m", "ecgl_scale.cli.child", str(os.getpid())]
 
 
 def table_lines(record: dict[str, Any]) -> list[str]:
-    """A line for each combination: its settings, and mean ± deviation over seeds."""
+    """The lines of the table, one for each combination: its settings, and mean ± deviation over seeds."""
     from ecgl_scale.config.sweep import short_names
 
     combinations = record["combinations"]
@@ -109,9 +109,13 @@ def table_lines(record: dict[str, Any]) -> list[str]:
 
 def _shown(key: str, value: object) -> str:
     from ecgl_scale.config.sweep import shown_value
-    from ecgl_scale.report.runs import shown_method
+    from ecgl_scale.report.about_method import shown_method
+    from ecgl_scale.session.methods import about_method
 
-    return shown_method(shown_value(value)) if key == "method" else shown_value(value)
+    shown = shown_value(value)
+    if key != "method":
+        return shown
+    return shown_method(shown, is_reconstruction=about_method(shown)["is_reconstruction"])
 
 
 def _spread(found: dict[str, Any] | None, *, with_deviation: bool = True) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.config.messages import Schema, describe_values, keys_of
 from ecgl_scale.config.presets import PRESETS
-from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.config.schema import config_class
 from ecgl_scale.errors import UsageError
 
 BEGIN, END = "<!-- generated from the schema: begin -->", "<!-- generated from the schema: end -->"
@@ -16,7 +16,7 @@ BEGIN, END = "<!-- generated from the schema: begin -->", "<!-- generated from t
 
 def configuration_table() -> str:
     """Markdown: a table for each section with a row for each key, and one of the keys that presets set."""
-    schema = RunConfig.model_json_schema()
+    schema = config_class().model_json_schema()
     parts = []
     for section, keys in keys_of(schema).items():
         parts.append(f"## {section}\n\n{_summary(schema, section)}" if section else "## Top")

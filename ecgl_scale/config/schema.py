@@ -1,4 +1,6 @@
-"""The config of a run, read from YAML and checked as a whole; its keys are in ``config_sections`` and ``RunConfig``.
+"""The config of a run, read from YAML and checked as a whole.
+
+Its keys are in ``sections``, in ``RunConfig`` and, those of a method, in the method's own file.
 
 A value is taken from the command line, else from the file, else from the preset, else from the defaults. All keys
 are explicit after loading, and nothing changes afterwards.
@@ -8,26 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
 
+from ecgl_scale.config.keys import NOT_CHANGES, NOT_IN_DIGEST, SECTIONS
 from ecgl_scale.config.messages import usage_error
-from ecgl_scale.config.methods import (
-    CatConfig,
-    ContinualgnnConfig,
-    DygrainConfig,
-    ErgnnConfig,
-    EwcConfig,
-    GemConfig,
-    LwfConfig,
-    MasConfig,
-    SsmConfig,
-    TwpConfig,
-)
+from ecgl_scale.config.method_sections import describe_methods_key, is_method, method_names, section_classes
 from ecgl_scale.config.presets import DEFAULT_PRESET, PRESETS
 from ecgl_scale.config.sections import (
     BankConfig,
@@ -44,7 +36,6 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.units import parse_bytes
 
 __all__ = [
-    "METHOD_NAMES",
     "NOT_IN_DIGEST",
     "BankConfig",
     "InferConfig",
@@ -53,30 +44,12 @@ __all__ = [
     "RunConfig",
     "TasksConfig",
     "changed_keys",
+    "config_class",
     "config_from_mapping",
     "load_config",
 ]
 
-NOT_IN_DIGEST = (
-    "memory",
-    "threads",
-    "cache",
-    "learn.block_rows",
-    "learn.device",
-    "infer.backend",
-    "infer.partitioner",
-    "infer.partitions",
-)
-"""Keys that say where and how to compute, not what: a result changes by rounding at most."""
-
-NOT_CHANGES = (*NOT_IN_DIGEST, "store", "method", "preset", "setting", "seed")
-"""Keys that results name by themselves, or that change none: they are no departure from a preset."""
-
-METHOD_NAMES = (
-    "ecgl", "finetune", "joint", "lwf", "ewc", "mas", "gem", "twp", "ergnn", "ssm", "cat", "dygrain", "continualgnn",
-)  # fmt: skip
-OWN_METHOD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-"""A method of the user's own, imported from where Python finds modules."""
+SectionOf = TypeVar("SectionOf", bound=Section)
 _MAX_SEED = 2**63 - 1  # torch and numpy both take it
 
 
@@ -100,9 +73,15 @@ def _checked_memory(given: object) -> object:
 
 
 def _checked_method(given: str) -> str:
-    if given not in METHOD_NAMES and not OWN_METHOD.fullmatch(given):
+    if not is_method(given):
         raise ValueError("no such method")
     return given
+
+
+def _describe_method(schema: dict[str, Any]) -> None:
+    names = method_names()
+    shown = ", ".join(f"`{name}`" for name in names) + " or `package.module:Class`"
+    schema |= {"description": describe_methods_key(), "enum": names, **values(shown)}
 
 
 _Method = Annotated[str, AfterValidator(_checked_method)]
@@ -111,21 +90,15 @@ _Memory = Annotated[str, BeforeValidator(_checked_memory)]
 
 
 class RunConfig(Section):
-    """A whole run. Build one with ``load_config`` or ``config_from_mapping``, which explain what is wrong."""
+    """A whole run. Build one with ``load_config`` or ``config_from_mapping``, which explain what is wrong.
+
+    These are the keys that hold for every method; a config that is loaded also has a section for each method.
+    """
 
     store: _Path = Field(
         description="The graph, as `ecgl ingest` or `ecgl generate` made it.", json_schema_extra=values("path")
     )
-    method: _Method = Field(
-        default="ecgl",
-        description="E-CGL; `finetune` forgets freely (lower bound); `joint` keeps all data (upper bound); "
-        "the others are those of the paper's tables, `dygrain` as a reconstruction: there is no public code. "
-        "A class of your own: see docs/adding-a-method.md.",
-        json_schema_extra={
-            "enum": list(METHOD_NAMES),
-            **values(", ".join(f"`{name}`" for name in METHOD_NAMES) + " or `package.module:Class`"),
-        },
-    )
+    method: _Method = Field(default="ecgl", json_schema_extra=_describe_method)
     preset: Literal["paper", "reference", "plus"] = Field(
         default="plus", description="Values for the keys under Presets."
     )
@@ -155,16 +128,6 @@ class RunConfig(Section):
     bank: BankConfig = BankConfig()
     rank: RankConfig = RankConfig()
     infer: InferConfig = InferConfig()
-    lwf: LwfConfig = LwfConfig()
-    ewc: EwcConfig = EwcConfig()
-    mas: MasConfig = MasConfig()
-    gem: GemConfig = GemConfig()
-    twp: TwpConfig = TwpConfig()
-    ergnn: ErgnnConfig = ErgnnConfig()
-    ssm: SsmConfig = SsmConfig()
-    cat: CatConfig = CatConfig()
-    dygrain: DygrainConfig = DygrainConfig()
-    continualgnn: ContinualgnnConfig = ContinualgnnConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -174,7 +137,7 @@ class RunConfig(Section):
         name = given.get("preset", DEFAULT_PRESET)
         preset = PRESETS.get(name, {}) if isinstance(name, str) else {}
         filled = dict(given)
-        for section in ("tasks", "learn", "bank", "rank", "infer"):
+        for section in SECTIONS:
             own = filled.get(section)
             own = {} if own is None else own  # `learn:` with all its lines commented out
             filled[section] = {**preset.get(section, {}), **own} if isinstance(own, Mapping) else own
@@ -188,6 +151,15 @@ class RunConfig(Section):
                 fix="set `setting: class-il`, or 2 or more classes a task",
             )
         return self
+
+    def section(self, kind: type[SectionOf]) -> SectionOf:
+        """The settings of a method, by the class that it declares them with."""
+        for _, value in self:
+            if type(value) is kind:
+                return value
+        raise UsageError(
+            f"this config has no section of the class {kind.__name__}", fix="make it with load_config, for this method"
+        )
 
     def to_mapping(self) -> dict[str, Any]:
         """Every key as plain values, named as in a file."""
@@ -206,9 +178,31 @@ class RunConfig(Section):
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
 
 
+def config_class(method: object = None) -> type[RunConfig]:
+    """``RunConfig`` with a section for each built-in method, and one for a method of the user's own that has settings.
+
+    It is made when a config is loaded, as methods declare their sections in their own files: see ``method_sections``.
+    """
+    return _with_sections(tuple(section_classes(method)))
+
+
+@cache
+def _with_sections(sections: tuple[tuple[str, type[Section]], ...]) -> type[RunConfig]:
+    fields: dict[str, Any] = {}
+    for name, kind in sections:
+        if not name.isidentifier() or name in RunConfig.model_fields or hasattr(RunConfig, name) or name in fields:
+            raise UsageError(
+                f"the method {name!r} has settings, and its name cannot be that of a section of the config",
+                where=kind.__module__,
+                expected="a name of letters, digits and underscores that no other section or key has",
+            )
+        fields[name] = (kind, kind())
+    return create_model(RunConfig.__name__, __base__=RunConfig, __module__=__name__, **fields)
+
+
 def changed_keys(config: RunConfig) -> list[str]:
     """Dotted names of the keys whose values are neither the preset's nor the default, in the order of the schema."""
-    usual = RunConfig.model_validate({"store": str(config.store), "preset": config.preset}).to_mapping()
+    usual = type(config).model_validate({"store": str(config.store), "preset": config.preset}).to_mapping()
     found = []
     for section, given in config.to_mapping().items():
         pairs = [(section, given, usual[section])]
@@ -233,7 +227,7 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
 def config_from_mapping(
     mapping: Mapping[str, Any], *, overrides: Sequence[str] = (), where: object = None
 ) -> RunConfig:
-    """Do the same with a mapping of what the file would hold; ``where`` is named in errors."""
+    """Make a config from a mapping of what the file would hold, as ``load_config`` does; errors name ``where``."""
     given, origins = set_keys(mapping, overrides)
     if "sweep" in given:
         raise UsageError(
@@ -241,7 +235,8 @@ def config_from_mapping(
             where=where,
             fix="use ecgl sweep CONFIG --out DIR",
         )
+    kind = config_class(given.get("method"))
     try:
-        return RunConfig.model_validate(given)
+        return kind.model_validate(given)
     except ValidationError as error:
-        raise usage_error(error, RunConfig.model_json_schema(), where=where, origins=origins) from error
+        raise usage_error(error, kind.model_json_schema(), where=where, origins=origins) from error

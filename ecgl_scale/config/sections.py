@@ -22,7 +22,7 @@ def values(text: str) -> Any:
 
 
 class Section(BaseModel):
-    """Frozen, knows all its keys, and takes no text for a number."""
+    """A section of a config: it is frozen, knows all its keys, and takes no text for a number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 

@@ -52,7 +52,7 @@ class Combination:
     """One row of the table: a config that is run with every seed."""
 
     name: str
-    """Of its folder."""
+    """The name of its folder."""
     variant: str | None
     settings: dict[str, Any]
     """Values of the keys that the sweep changes."""
@@ -61,7 +61,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Combinations times seeds."""
+    """What a sweep runs: every combination with every seed."""
 
     combinations: tuple[Combination, ...]
     seeds: tuple[int, ...]
@@ -114,7 +114,7 @@ def load_sweep(
 
 
 def parse_axis(text: str) -> Axis:
-    """``KEY=v1,v2`` or ``KEY,KEY=[a,b],[c,d]``."""
+    """Read an axis of the grid: ``KEY=v1,v2`` or ``KEY,KEY=[a,b],[c,d]``."""
     where = f"--grid {text}"
     keys, equals, values = text.partition("=")
     if not equals or not values.strip():
@@ -123,7 +123,7 @@ def parse_axis(text: str) -> Axis:
 
 
 def parse_seeds(given: object, *, where: object) -> tuple[int, ...]:
-    """``3``, ``0-4``, ``0,2,7-9``, or a list of numbers."""
+    """Read seeds: ``3``, ``0-4``, ``0,2,7-9``, or a list of numbers."""
     texts = [str(one) for one in given] if isinstance(given, list) else str(given).split(",")
     seeds: list[int] = []
     for text in texts:
@@ -138,7 +138,7 @@ def parse_seeds(given: object, *, where: object) -> tuple[int, ...]:
 
 
 def parse_jobs(given: object, *, where: object) -> Jobs:
-    """``auto``, or how many runs at a time."""
+    """Read how many runs go at a time: a number, or ``auto``."""
     text = str(given)
     if text == "auto":
         return "auto"
@@ -236,7 +236,7 @@ def _combine(
 
 
 def _values_of(config: RunConfig, keys: Sequence[str]) -> dict[str, Any]:
-    """Values of keys, also of those that another variant sets and this one leaves as they are."""
+    """The values of keys, also of those that another variant sets and this one leaves as they are."""
     found = {}
     for key in keys:
         value: Any = config.to_mapping()

@@ -23,7 +23,7 @@ class Block:
 
     @property
     def num_rows(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return self.stop - self.start
 
 

@@ -101,7 +101,7 @@ class Journal:
         write_sealed(self.directory / NOTE_NAME, {**entry, "identity": self._identity})
 
     def clear(self) -> None:
-        """Forget the note."""
+        """Remove the note, where there is one."""
         with storage_errors(self.directory):
             (self.directory / NOTE_NAME).unlink(missing_ok=True)
 

@@ -96,6 +96,6 @@ class LocalWorkers(Generic[Record]):
         return self._work.scratch() if is_new else self._scratches.get()
 
     def close(self) -> None:
-        """End the threads."""
+        """Wait for the threads and end them."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Where the rows go that blocks make: memory of this process, or files that every worker sees.
+"""Places for the rows that blocks make: memory of this process, or files that every worker sees.
 
 In memory a place is an array. In files it is one file for each run of rows that is written at once: a worker writes a
 whole file under another name, makes it durable and renames it, so nobody ever writes into a file that another has
@@ -52,7 +52,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class HeldPlace:
-    """Rows in memory."""
+    """Rows in the memory of this process."""
 
     rows: NDArray[Any]
 
@@ -63,7 +63,7 @@ class HeldPlace:
             target[:] = rows
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A view."""
+        """Return a view of the rows."""
         return self.rows[start:stop]
 
     room = read
@@ -129,7 +129,7 @@ class FilePlace:
         return self.directory / f"{first}.rows"
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A copy, compared with what was written. Memory: the rows, and one file."""
+        """Return a copy of the rows, compared with what was written. Memory: the rows, and one file."""
         out = self.room(start, stop)
         index = bisect_right(self.cuts, start) - 1
         while start < stop and index < len(self.cuts) - 1:

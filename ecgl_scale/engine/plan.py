@@ -40,7 +40,7 @@ class MemoryPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """Of the whole job: stages follow each other, so the largest counts."""
+        """The peak of the whole job: stages follow each other, so the largest counts."""
         return self.held_bytes + max((stage.host_bytes for stage in self.stages), default=0)
 
     @property
@@ -60,7 +60,7 @@ class MemoryPlan:
         return self.peak_bytes <= self.budget.total_bytes
 
     def as_json(self) -> dict[str, Any]:
-        """As ``plan.json`` and ``--json`` show it."""
+        """The plan as ``plan.json`` and ``--json`` show it."""
         return {
             "budget_bytes": self.budget.total_bytes,
             "budget_from": self.budget.origin,

@@ -24,7 +24,7 @@ class PackedRecord:
 
     @property
     def num_bytes(self) -> int:
-        """How much travels."""
+        """The bytes that travel."""
         return len(self.text) + sum(map(len, self.arrays.values()))
 
 

@@ -56,13 +56,13 @@ class Resources:
         self.budget.require(held + needed_bytes, stage=stage, formula=f"{format_bytes(held)} held already + {formula}")
 
     def with_events(self, on_event: EventSink) -> Resources:
-        """The same with another listener."""
+        """These resources with another listener."""
         return replace(self, on_event=on_event)
 
     def with_threads(self, threads: int) -> Resources:
-        """The same with another number of threads."""
+        """These resources with another number of threads."""
         return replace(self, threads=threads)
 
     def with_work(self, work: Path) -> Resources:
-        """The same with another directory to work in."""
+        """These resources with another directory to work in."""
         return replace(self, work=work)

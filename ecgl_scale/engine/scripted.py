@@ -34,7 +34,7 @@ class ScriptedExecutor:
     failures: Mapping[tuple[str, int], Sequence[BaseException | None]] = field(default_factory=dict)
     """By name of the work and index of the block: what each try raises before it starts; None, or no entry, runs it."""
     after: Mapping[tuple[str, int], BaseException] = field(default_factory=dict)
-    """The same for a block's first try, raised when its rows are written and before its record arrives."""
+    """What a block's first try raises when its rows are written, before its record arrives: a worker that is lost."""
 
     shares_memory = False
 
@@ -67,7 +67,7 @@ class ScriptedExecutor:
 
 
 class ScriptedWorkers(Generic[Record]):
-    """One worker."""
+    """The one worker of a scripted executor."""
 
     def __init__(self, script: ScriptedExecutor, work: Work[Any, Record]) -> None:
         self._script = script

@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -26,6 +26,19 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     """numpy's BLAS uses one thread meanwhile: with one for each of ours, sums never depend on how many there are."""
     limit: AbstractContextManager[Any] = _blas().limit(limits=1, user_api="blas")
     return limit
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Torch uses so many threads meanwhile, and afterwards what it used before."""
+    import torch  # here, as most users of threads have no need of it
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @cache

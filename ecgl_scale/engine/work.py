@@ -28,6 +28,9 @@ Scratch = TypeVar("Scratch")
 Record = TypeVar("Record")
 
 WORKS: dict[str, str] = {
+    "graph.propagate": "ecgl_scale.graph.propagate:PropagateWork",
+    "infer.prepare": "ecgl_scale.infer.works:PrepareWork",
+    "infer.layers": "ecgl_scale.infer.works:LayerWork",
     "rank.attribute.accumulate": "ecgl_scale.rank.attribute_units:AccumulateWork",
     "rank.attribute.evaluate": "ecgl_scale.rank.attribute_units:EvaluateWork",
     "rank.attribute.strip_sums": "ecgl_scale.rank.attribute_strips:StripSumsWork",
@@ -57,7 +60,7 @@ class Work(ABC, Generic[Scratch, Record]):
     @classmethod
     @abstractmethod
     def open(cls, description: Json, resources: Resources) -> Work[Scratch, Record]:
-        """The same work in another process, or in this one again."""
+        """Make the described work ready in this process."""
 
     def scratch(self) -> Scratch:
         """What a thread needs to itself; made once for each thread that works."""
@@ -65,7 +68,7 @@ class Work(ABC, Generic[Scratch, Record]):
 
     @abstractmethod
     def run(self, block: Block, given: Json, scratch: Scratch) -> Record:
-        """Do one block."""
+        """Do one block: put its rows in their place and return its record."""
 
     def close(self) -> None:
         """Let go of files and threads."""

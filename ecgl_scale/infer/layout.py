@@ -19,11 +19,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
-from ecgl_scale.infer.features import StoredFeatures
-from ecgl_scale.infer.partition import CHUNK_ROWS, ROW_WEIGHT
+from ecgl_scale.graph.partition import CHUNK_ROWS, ROW_WEIGHT
 from ecgl_scale.infer.program import UNIT_COLUMNS, Pass, Program, padded
 from ecgl_scale.infer.settings import InferSettings
-from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.infer.sizes import Sizes
 from ecgl_scale.units import MIB, format_bytes
 
 RESERVE_BYTES = 24 * MIB
@@ -50,7 +49,7 @@ GATHER_BYTES = 24 * MIB
 
 @dataclass(frozen=True)
 class PassLayout:
-    """One pass."""
+    """How one pass is laid out."""
 
     columns: tuple[int, ...]
     """Where held slices of the columns begin, and the end; a single slice is read in place or loaded once."""
@@ -71,18 +70,18 @@ class Layout:
     passes: tuple[PassLayout, ...]
     host_bytes: int
     halo_need: int
-    """Of ``host_bytes``, what the largest halo takes; an estimate until halos are measured."""
+    """The part of ``host_bytes`` that the largest halo takes; an estimate until halos are measured."""
     halo_room: int
     """What it may take."""
 
     def to_json(self) -> dict[str, Any]:
-        """For the journal."""
+        """A layout as the journal and a described job have it."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Layout:
-        """Back from the journal; raises ``KeyError`` or ``TypeError`` where it is not one."""
-        passes = tuple(PassLayout(**{**one, "columns": tuple(one["columns"])}) for one in entry["passes"])
+        """Read what ``to_json`` gave; raises ``KeyError`` or ``TypeError`` where it is not a layout."""
+        passes = tuple(PassLayout(**{**found, "columns": tuple(found["columns"])}) for found in entry["passes"])
         return cls(**{**entry, "passes": passes})
 
 
@@ -101,28 +100,25 @@ class Planner:
 
     def __init__(
         self,
-        graph: GraphStore,
+        sizes: Sizes,
         program: Program,
         settings: InferSettings,
         *,
         backend: str,
         threads: int,
-        num_nodes: int | None = None,
-        num_edges: int | None = None,
         device_room: int | None = None,
-        features: StoredFeatures | None = None,
     ) -> None:
         self._program = program
         self._settings = settings
         self._backend = backend
         self._threads = threads
         self._device_room = device_room
-        self._num_nodes = graph.num_nodes if num_nodes is None else max(num_nodes, 1)
-        self._num_edges = graph.num_edges if num_edges is None else num_edges
-        self._edge_bytes = self._num_edges * graph.edges.id_dtype.itemsize + 8 * self._num_nodes
-        features = features or StoredFeatures.of(graph)
-        self._reader = {in_place: features.reader_bytes(in_place=in_place) for in_place in (True, False)}
-        weights = [step.weight_t for one in program.passes for step in one.dense]
+        self._num_nodes = sizes.num_nodes
+        self._num_edges = sizes.num_edges
+        self._edge_bytes = sizes.edge_bytes
+        self._feature_bytes = sizes.feature_bytes
+        self._reader = {in_place: sizes.features.reader_bytes(in_place=in_place) for in_place in (True, False)}
+        weights = [step.weight_t for layer_pass in program.passes for step in layer_pass.dense]
         weights += [] if program.before is None else [program.before.weight_t]
         self._fixed = RESERVE_BYTES if backend == "numba" else TORCH_RESERVE_BYTES
         self._fixed += 2 * sum(weight.nbytes for weight in weights if weight is not None)
@@ -135,22 +131,22 @@ class Planner:
         some = [*product((False, True), repeat=len(sizes))] if len(sizes) <= MAX_CHOSEN else []
         choices = some or [(False,) * len(sizes), (True,) * len(sizes)]
         found = [(self._lay_out(in_file, room_bytes), in_file) for in_file in choices]
-        fitting = [one for one in found if one[0].host_bytes <= room_bytes]
+        fitting = [choice for choice in found if choice[0].host_bytes <= room_bytes]
         if not fitting:
             return min((layout for layout, _ in found), key=lambda layout: layout.host_bytes)
 
         def cost(choice: tuple[Layout, tuple[bool, ...]]) -> tuple[int, int]:
             layout, in_file = choice
-            rereads = sum(len(one.columns) - 2 for one in layout.passes)
+            rereads = sum(len(pass_layout.columns) - 2 for pass_layout in layout.passes)
             return rereads, sum(size for size, flag in zip(sizes, in_file, strict=True) if flag)
 
         return min(fitting, key=cost)[0]
 
     def _matrix_bytes(self) -> list[int]:
-        """Of what is prepared, where it is, and of what each pass writes."""
+        """Sizes of the prepared matrix, where there is one, and of the matrix that each pass writes."""
         passes = self._program.passes
         widths = [] if self._program.before is None else [padded(self._program.source_width)]
-        widths += [padded(one.widths[-1]) for one in passes[:-1]] + [passes[-1].widths[-1]]
+        widths += [padded(layer_pass.widths[-1]) for layer_pass in passes[:-1]] + [passes[-1].widths[-1]]
         return [4 * self._num_nodes * width for width in widths]
 
     def _lay_out(self, in_file: tuple[bool, ...], room_bytes: int) -> Layout:
@@ -164,24 +160,24 @@ class Planner:
             needs.append(need + readers * self._reader[False])
         passes: list[PassLayout] = []
         halo_need, halo_room = 0, room_bytes
-        for number, one in enumerate(self._program.passes, at):
+        for number, layer_pass in enumerate(self._program.passes, at):
             need = self._fixed + (0 if in_file[number] else sizes[number])
-            work = self._work(one, partitions)
-            laid = PassLayout((0, one.width), in_file[number], self._threads)
+            work = self._work(layer_pass, partitions)
+            laid = PassLayout((0, layer_pass.width), in_file[number], self._threads)
             if number > 0 and not in_file[number - 1]:
                 need += sizes[number - 1] + work
             elif halo:
                 need += work + (GATHER_BYTES if number == 0 else 0)
             else:
-                laid, held = self._hold(one, room_bytes - need, work, laid, from_features=number == 0)
+                laid, held = self._hold(layer_pass, room_bytes - need, work, laid, from_features=number == 0)
                 need += held
             if halo:
                 need += HALO_NODE_BYTES * self._num_nodes
-                halo_need = max(halo_need, self._expected_halo(one, partitions))
+                halo_need = max(halo_need, self._expected_halo(layer_pass, partitions))
                 rooms = [room_bytes - need] + ([] if self._device_room is None else [self._device_room - work])
                 halo_room = min(halo_room, max(min(rooms), 0))
             elif self._device_room is not None:
-                device_columns = self._slices(one.width, self._device_room - work)
+                device_columns = self._slices(layer_pass.width, self._device_room - work)
                 if len(device_columns) > len(laid.columns):
                     need += 4 * self._num_nodes * device_columns[1]  # cut out of what is held already
                     laid = replace(laid, columns=device_columns)
@@ -195,22 +191,27 @@ class Planner:
         )  # fmt: skip
 
     def _hold(
-        self, one: Pass, room_bytes: int, work: int, laid: PassLayout, *, from_features: bool
+        self, layer_pass: Pass, room_bytes: int, work: int, laid: PassLayout, *, from_features: bool
     ) -> tuple[PassLayout, int]:
         """Columns of features or of a file that fit beside the work, or beside the readers before it starts."""
-        whole = 4 * self._num_nodes * (one.width if from_features else padded(one.width))
+        whole = 4 * self._num_nodes * (layer_pass.width if from_features else padded(layer_pass.width))
         found: list[tuple[PassLayout, int]] = []
         for readers in range(self._threads, 0, -1):
             beside = max(work, readers * self._reader[True] if from_features else 0)
             if whole + beside <= room_bytes:
                 return replace(laid, readers=readers), whole + beside
             beside = max(work, readers * self._reader[False] if from_features else 0)
-            columns = self._slices(one.width, room_bytes - beside)
+            columns = self._slices(layer_pass.width, room_bytes - beside)
             widest = max(b - a for a, b in pairwise(columns))
             held = (whole if len(columns) == 2 else 4 * self._num_nodes * widest) + beside
             found.append((replace(laid, columns=columns, readers=readers), held))
         # More readers, but not at the cost of more passes.
-        return min(found, key=lambda one: (one[1] > room_bytes, len(one[0].columns), -one[0].readers))
+
+        def cost(choice: tuple[PassLayout, int]) -> tuple[bool, int, int]:
+            pass_layout, held = choice
+            return held > room_bytes, len(pass_layout.columns), -pass_layout.readers
+
+        return min(found, key=cost)
 
     def _num_partitions(self, room_bytes: int) -> int:
         if self._settings.partitions != "auto":
@@ -228,18 +229,18 @@ class Planner:
             return ROW_WEIGHT
         return max(map(self._row_work, self._program.passes)) / EDGE_BYTES
 
-    def _row_work(self, one: Pass) -> int:
-        return 4 * (sum(one.widths) + one.width + 4)
+    def _row_work(self, layer_pass: Pass) -> int:
+        return 4 * (sum(layer_pass.widths) + layer_pass.width + 4)
 
-    def _whole_work(self, one: Pass) -> int:
-        """Of torch or DGL, with all rows in one partition."""
-        return EDGE_BYTES * self._num_edges + self._row_work(one) * self._num_nodes
+    def _whole_work(self, layer_pass: Pass) -> int:
+        """What torch or DGL would need with all rows in one partition."""
+        return EDGE_BYTES * self._num_edges + self._row_work(layer_pass) * self._num_nodes
 
-    def _work(self, one: Pass, partitions: int) -> int:
+    def _work(self, layer_pass: Pass, partitions: int) -> int:
         if self._backend == "numba":
-            return self._threads * CHUNK_ROWS * 4 * (2 * sum(map(padded, one.widths)) + 8)
-        uneven = self._row_work(one) * min(CHUNK_ROWS, self._num_nodes)  # cuts are rounded to whole chunks
-        return self._whole_work(one) // partitions + (uneven if partitions > 1 else 0)
+            return self._threads * CHUNK_ROWS * 4 * (2 * sum(map(padded, layer_pass.widths)) + 8)
+        uneven = self._row_work(layer_pass) * min(CHUNK_ROWS, self._num_nodes)  # cuts are rounded to whole chunks
+        return self._whole_work(layer_pass) // partitions + (uneven if partitions > 1 else 0)
 
     def _slices(self, width: int, room_bytes: int) -> tuple[int, ...]:
         """Whole cache lines of columns where that fits, else groups of four."""
@@ -248,46 +249,46 @@ class Planner:
         step = max(fitting // unit * unit, UNIT_COLUMNS)
         return (*range(0, width, step), width)
 
-    def _expected_halo(self, one: Pass, partitions: int) -> int:
-        """Of the largest of so many partitions, at worst."""
+    def _expected_halo(self, layer_pass: Pass, partitions: int) -> int:
+        """What the largest of so many partitions reaches, at worst."""
         edges = self._num_edges * min(UNEVEN, partitions) // partitions
         sources = min(self._num_nodes, edges + self._num_nodes * min(UNEVEN, partitions) // partitions)
-        return halo_bytes(one.width, sources, edges)
+        return halo_bytes(layer_pass.width, sources, edges)
 
     def _smallest_halo(self) -> int:
         finest = max(self._num_nodes // CHUNK_ROWS, 1)
-        return max(self._expected_halo(one, finest) for one in self._program.passes)
+        return max(self._expected_halo(layer_pass, finest) for layer_pass in self._program.passes)
 
     def device_bytes(self, layout: Layout) -> int:
         """What the largest pass needs on another device; 0 without one."""
         if self._device_room is None:
             return 0
         needs = []
-        for one, laid in zip(self._program.passes, layout.passes, strict=True):
+        for layer_pass, laid in zip(self._program.passes, layout.passes, strict=True):
             held = 4 * self._num_nodes * max(b - a for a, b in pairwise(laid.columns))
-            needs.append(self._work(one, layout.partitions) + (layout.halo_need if layout.halo else held))
+            needs.append(self._work(layer_pass, layout.partitions) + (layout.halo_need if layout.halo else held))
         return max(needs)
 
-    def traffic(self, layout: Layout, feature_bytes: int) -> Traffic:
+    def traffic(self, layout: Layout) -> Traffic:
         """Reads and writes of all steps."""
-        sizes = self._matrix_bytes()
+        sizes, feature_bytes = self._matrix_bytes(), self._feature_bytes
         at = 0 if self._program.before is None else 1
         read = feature_bytes * at
         written = sum(sizes)  # the journal's, where they are in memory
-        slices = [len(one.columns) - 1 for one in layout.passes]
-        for number, (one, count) in enumerate(zip(self._program.passes, slices, strict=True), at):
+        slices = [len(pass_layout.columns) - 1 for pass_layout in layout.passes]
+        for number, (layer_pass, count) in enumerate(zip(self._program.passes, slices, strict=True), at):
             read += count * (self._edge_bytes + (feature_bytes if number == 0 else sizes[number - 1]))
             if count > 1:
-                read += 4 * self._num_nodes * one.width
-                written += 4 * self._num_nodes * one.width
+                read += 4 * self._num_nodes * layer_pass.width
+                written += 4 * self._num_nodes * layer_pass.width
         return Traffic(read, written, sum(slices))
 
     def formula(self, layout: Layout) -> str:
-        """In words and numbers."""
-        held = max(b - a for one in layout.passes for a, b in pairwise(one.columns))
+        """The need in words and numbers, for plans and refusals."""
+        held = max(b - a for pass_layout in layout.passes for a, b in pairwise(pass_layout.columns))
         source = f"{format_bytes(layout.halo_need)} for a halo" if layout.halo else f"{held} columns held"
         sizes = self._matrix_bytes()[-len(layout.passes) :]
-        kept = sum(size for size, one in zip(sizes, layout.passes, strict=True) if not one.writes_file)
+        kept = sum(size for size, pass_layout in zip(sizes, layout.passes, strict=True) if not pass_layout.writes_file)
         return (
             f"{format_bytes(self._fixed)} for scales, weights and threads, {source} of {self._num_nodes:,} nodes, "
             f"up to {format_bytes(kept)} of results in memory, buffers of the {layout.backend} backend"

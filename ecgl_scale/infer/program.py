@@ -37,7 +37,7 @@ class Dense:
     relu: bool = False
 
     def width(self, width: int) -> int:
-        """Columns afterwards."""
+        """The number of columns afterwards."""
         return width if self.weight_t is None else self.weight_t.shape[1]
 
 
@@ -79,9 +79,9 @@ class Program:
     def order(self) -> tuple[str, ...]:
         """The products, in words."""
         said = [] if self.before is None else [f"features {self.num_features} -> {self.source_width}"]
-        for one in self.passes:
-            said.append(f"aggregate {format_count(one.width)}")
-            for (before, after), step in zip(pairwise(one.widths), one.dense, strict=True):
+        for layer_pass in self.passes:
+            said.append(f"aggregate {format_count(layer_pass.width)}")
+            for (before, after), step in zip(pairwise(layer_pass.widths), layer_pass.dense, strict=True):
                 said += [] if step.weight_t is None else [f"{before} -> {after}"]
         return tuple(said)
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.source import CsrBlock
+from ecgl_scale.graph.convolution import BiasPlace, Encoder, Norm, norm_of
+from ecgl_scale.graph.partition import Partitioner
 
 Matrix = NDArray[np.float32]
-Encoder = Literal["gcn", "sage", "sgc"]
-Norm = Literal["sym", "sum", "mean"]
-BiasPlace = Literal["inside", "outside"]
-Backend = Literal["auto", "dgl", "numba", "torch"]
-Partitioner = Literal["contiguous", "ldg", "metis"]
+BackendName = Literal["auto", "dgl", "numba", "torch"]
 Sources = Literal["auto", "held", "halo"]
 
 Layers = Sequence[tuple[Any, Any]]
@@ -30,10 +27,10 @@ class InferSettings:
 
     encoder: Encoder = "gcn"
     norm: Norm = "sym"
-    """Of the adjacency with self loops; ``sage`` is always the mean."""
+    """How the adjacency with self loops is normalised; ``sage`` is always the mean."""
     bias_place: BiasPlace = "inside"
     """Inside: the bias is aggregated with the rest, as the reference code does; outside: added afterwards."""
-    backend: Backend = "auto"
+    backend: BackendName = "auto"
     partitioner: Partitioner = "contiguous"
     partitions: int | Literal["auto"] = "auto"
     device: str = "auto"
@@ -47,7 +44,7 @@ class InferSettings:
             "encoder": Encoder,
             "norm": Norm,
             "bias_place": BiasPlace,
-            "backend": Backend,
+            "backend": BackendName,
             "partitioner": Partitioner,
             "sources": Sources,
         }
@@ -74,29 +71,12 @@ class InferSettings:
     @property
     def effective_norm(self) -> Norm:
         """The norm that counts."""
-        return "mean" if self.encoder == "sage" else self.norm
+        return norm_of(self.encoder, self.norm)
 
     @property
     def uses_halos(self) -> bool:
         """Whether partitions gather the rows they need."""
         return self.sources == "halo" or (self.sources == "auto" and self.partitioner != "contiguous")
-
-
-class RowScaling(Protocol):
-    """Feature scaling on the fly, as ``learn.scaling`` has it."""
-
-    @property
-    def kind(self) -> str:
-        """``none``, ``row_sum``, ``row_l2`` or ``standard``."""
-        ...
-
-    def apply(self, rows: Matrix) -> Matrix:
-        """Scaled dense rows."""
-        ...
-
-    def apply_sparse(self, rows: CsrBlock) -> CsrBlock:
-        """Scaled sparse rows; only for the kinds that keep zeros."""
-        ...
 
 
 @dataclass(frozen=True)

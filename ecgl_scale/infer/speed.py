@@ -11,7 +11,7 @@ from ecgl_scale.base.stopwatch import best_seconds
 from ecgl_scale.units import MIB
 
 MOST_BYTES = 32 * MIB
-"""Of the rows that are sent; more do not fit a cache either."""
+"""The most that the rows may take that are sent; more do not fit a cache either."""
 DEGREE = 16
 ROUND_ROWS = 256
 

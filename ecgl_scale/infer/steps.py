@@ -16,16 +16,16 @@ from ecgl_scale.infer.layout import Layout
 from ecgl_scale.infer.program import Program, padded
 
 FEATURES = -1
-"""In place of a step's number: the store."""
+"""Stands for the store where an input is the number of a step."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is read and written."""
+    """One step: what it reads, and the matrix it writes."""
 
     kind: Literal["prepare", "fused", "slice", "dense"]
     number: int
-    """Of the pass."""
+    """Which pass it belongs to."""
     inputs: tuple[int, ...]
     """Steps whose matrices are read, or ``FEATURES``."""
     first: int
@@ -39,16 +39,16 @@ class Step:
 
 
 def list_steps(program: Program, layout: Layout) -> list[Step]:
-    """All steps in order."""
+    """List all steps in order."""
     steps: list[Step] = []
     source = FEATURES
     if program.before is not None:
         width = program.source_width
         steps.append(Step("prepare", 0, (FEATURES,), 0, width, padded(width), layout.prepares_file, is_scaled=True))
         source = 0
-    for number, (one, laid) in enumerate(zip(program.passes, layout.passes, strict=True)):
+    for number, (layer_pass, laid) in enumerate(zip(program.passes, layout.passes, strict=True)):
         is_last = number == len(program.passes) - 1
-        width = one.widths[-1] if is_last else padded(one.widths[-1])
+        width = layer_pass.widths[-1] if is_last else padded(layer_pass.widths[-1])
         slices = [*pairwise(laid.columns)]
         inputs: tuple[int, ...] = (source,)
         kind: Literal["fused", "dense"] = "fused"
@@ -56,6 +56,6 @@ def list_steps(program: Program, layout: Layout) -> list[Step]:
             inputs = tuple(range(len(steps), len(steps) + len(slices)))
             kind = "dense"
             steps += [Step("slice", number, (source,), a, b, b - a, True, is_scaled=False) for a, b in slices]
-        steps.append(Step(kind, number, inputs, 0, one.width, width, laid.writes_file, is_scaled=not is_last))
+        steps.append(Step(kind, number, inputs, 0, layer_pass.width, width, laid.writes_file, is_scaled=not is_last))
         source = len(steps) - 1
     return steps

@@ -11,6 +11,7 @@ Memory: 8 bytes a weight; on a device also two buffers as large as the largest t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ SERIAL_WEIGHTS = 1 << 18
 
 
 class Adam:
-    """Moments of some parameters, and the step."""
+    """Holds the moments of some parameters and does the steps."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, lr: float, weight_decay: float) -> None:
         self.lr = lr
@@ -65,7 +66,7 @@ class Adam:
         square: torch.Tensor,
         sizes: tuple[float, float],
     ) -> None:
-        w, g, m, v = (_in_memory_order(tensor) for tensor in (parameter, gradient, mean, square))
+        w, g, m, v = (in_memory_order(tensor) for tensor in (parameter, gradient, mean, square))
 
         def step(first: int, stop: int) -> None:
             part = slice(first, stop)
@@ -106,10 +107,10 @@ class Adam:
             square.copy_(take_tensor(state, f"adam.square.{index}", tuple(square.shape)))
 
 
-def _in_memory_order(tensor: torch.Tensor) -> NDArray[np.float32]:
+def in_memory_order(tensor: torch.Tensor) -> NDArray[Any]:
     """All numbers of a matrix that lies by rows or by columns, as one array; no copy."""
     by_rows = tensor.detach() if tensor.is_contiguous() else tensor.detach().t()
-    flat: NDArray[np.float32] = by_rows.view(-1).numpy()
+    flat: NDArray[Any] = by_rows.view(-1).numpy()
     return flat
 
 

@@ -49,14 +49,14 @@ class Anchors:
         self.strengths = strengths
 
     def penalty(self, weights: SharedWeights) -> torch.Tensor:
-        """The sum, for autograd."""
+        """The sum over old tasks of F_j (w - w*_j)^2, for autograd."""
         value = torch.zeros((), device=weights.device)
         for parameter, place, strength in zip(weights.parameters(), self.places, self.strengths, strict=True):
             value = value + (strength * (parameter - place).square()).sum()
         return value + self.rest
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All of it, as arrays."""
+        """All that ``of_state`` needs, as arrays."""
         if not self:
             return {}
         state: dict[str, NDArray[Any]] = {"anchor.rest": np.array([self.rest])}
@@ -67,7 +67,7 @@ class Anchors:
 
     @classmethod
     def of_state(cls, state: Mapping[str, NDArray[Any]]) -> Anchors:
-        """From ``state()``; other arrays may be there too."""
+        """The anchors of a ``state()``; other arrays may be there too."""
         found = cls()
         if "anchor.rest" in state:
             found.rest = float(state["anchor.rest"][0])
@@ -77,7 +77,7 @@ class Anchors:
         return found
 
     def to(self, device: torch.device) -> Anchors:
-        """Move to where the weights are."""
+        """Move strengths and places to the device of the weights."""
         self.strengths = [tensor.to(device) for tensor in self.strengths]
         self.places = [tensor.to(device) for tensor in self.places]
         return self

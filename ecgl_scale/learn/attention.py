@@ -13,22 +13,21 @@ Memory: ``8 * nodes * width + 3 * 16 MiB``, more where a single row has more edg
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.learn.message import GraphPropagation
+from ecgl_scale.graph.adjacency import Adjacency, CsrRows
+from ecgl_scale.graph.autograd import GraphPropagation
 from ecgl_scale.learn.model import Layer
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.ragged import Ragged
 from ecgl_scale.units import MIB
 
 SLOPE = 0.2
 BLOCK_BYTES = 16 * MIB
-"""Of source rows that are gathered at once."""
+"""The most that source rows may take that are gathered at once."""
 
 Places = NDArray[np.int64]
 
@@ -85,8 +84,9 @@ def attention_gradient(
 def _norm_and_gradient(graph: GraphStore, h: torch.Tensor) -> tuple[float, torch.Tensor]:
     gradient = torch.zeros_like(h)
     sum_of_squares = 0.0
-    for first, stored in graph.edges.stream():
-        for start, stop, sources, targets in _cut_rows(stored, first.start, max(BLOCK_BYTES // (4 * h.shape[1]), 1)):
+    num_edges = max(BLOCK_BYTES // (4 * h.shape[1]), 1)
+    for first, rows in Adjacency(graph, without_loops=True).pieces(0, graph.num_nodes):
+        for start, stop, sources, targets in _cut_rows(rows, first, num_edges):
             own = torch.tanh(h[start:stop])
             source, target = (torch.from_numpy(ids).to(h.device) for ids in (sources, targets))
             sent = h[source]
@@ -108,25 +108,19 @@ def _softmax(score: torch.Tensor, target: torch.Tensor, num_targets: int) -> tor
     return raised / score.new_zeros(num_targets).index_add_(0, target, raised)[target]
 
 
-def _cut_rows(stored: Ragged, first: int, num_edges: int) -> Iterator[tuple[int, int, Places, Places]]:
+def _cut_rows(rows: CsrRows, first: int, num_edges: int) -> Iterator[tuple[int, int, Places, Places]]:
     """Runs of rows with about ``num_edges`` edges: first row, last + 1, sources, and targets counted from the first.
 
-    Stored self loops make way for the one that every row has.
+    The self loop that every row has comes after the edges of all rows of a run.
     """
-    offsets: NDArray[Any] = np.asarray(stored.offsets, np.int64)
-    row, count = 0, offsets.size - 1
+    offsets, row, count = rows.indptr, 0, rows.num_rows
     while row < count:
         # Loops count as edges too.
         ends = offsets[row + 1 :] - offsets[row] + np.arange(1, count - row + 1)
         stop = row + max(int(np.searchsorted(ends, num_edges, side="right")), 1)
         targets = np.repeat(np.arange(stop - row), np.diff(offsets[row : stop + 1]))
-        sources = np.asarray(stored.values[offsets[row] : offsets[stop]], np.int64)
-        is_edge = sources != targets + (first + row)
+        sources = np.asarray(rows.indices[offsets[row] : offsets[stop]], np.int64)
         loops = np.arange(stop - row)
-        yield (
-            first + row,
-            first + stop,
-            np.concatenate([sources[is_edge], loops + (first + row)]),
-            np.concatenate([targets[is_edge], loops]),
-        )
+        sources, targets = np.concatenate([sources, loops + (first + row)]), np.concatenate([targets, loops])
+        yield first + row, first + stop, sources, targets
         row = stop

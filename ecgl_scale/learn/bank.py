@@ -77,7 +77,7 @@ class MemoryBank:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all of it."""
+        """The bytes that the whole bank takes."""
         return sum(array.nbytes for array in (*self._columns().values(), *_arrays_of(self.rows)))
 
     def _columns(self) -> dict[str, NDArray[Any]]:
@@ -198,7 +198,7 @@ class MemoryBank:
         return {name: str(value) for name, value in head.items()} | {"rows": _kind_of(self.rows)}
 
     def _crc32c(self) -> int:
-        """Of all there is: sizes first, as values alone could be cut into nodes in another way."""
+        """The crc32c of the whole bank: sizes come first, as values alone could be cut into nodes in another way."""
         crc = crc32c_of(json.dumps([self._head(), len(self)], sort_keys=True).encode())
         for array in (*self._columns().values(), *_arrays_of(self.rows)):
             crc = crc32c_of(array, crc) if array.size else crc
@@ -261,7 +261,7 @@ class MemoryBank:
 
 
 class _BankVersionError(Exception):
-    """Not ours to read; told apart from damage."""
+    """The bank is of another version, which is no damage."""
 
 
 def plan_bank(

@@ -22,11 +22,12 @@ from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import MIB
 
 BLOCK_BYTES = 16 * MIB
-"""A block's rows and hidden layers: large enough for the matrix products, small enough to stay in the cache."""
+"""Bytes of a block's rows and hidden layers: enough for the matrix products, and few enough for the cache."""
 SPARSE_BLOCK_BYTES = 64 * MIB
-"""Of sparse rows each block costs a pass over the first weight matrix, so there are few of them."""
+"""Bytes of a block of sparse rows: each costs a pass over the first weight matrix, so there are few of them."""
 ROWS_MULTIPLE = 16
-"""Blocks then begin at cache lines of a float32 matrix, whatever its width: products may round by alignment."""
+"""Blocks have a multiple of so many rows: they then begin at cache lines of a float32 matrix, whatever its width, and
+products may round by alignment."""
 
 
 def block_rows_for(widths: Sequence[int], block_rows: int | None, *, is_sparse: bool) -> int:
@@ -51,20 +52,26 @@ class Feed:
         self._threads = threads
         self._memory: list[NDArray[np.float32]] = []
 
-    def blocks(self, rows: RowCache, widths: Sequence[int]) -> Iterator[tuple[Block, Rows]]:
-        """All blocks of ``rows``; one is valid until the next is asked for."""
+    def split(self, rows: RowCache, widths: Sequence[int]) -> list[Block]:
+        """All blocks of ``rows``."""
+        return rows.blocks(block_rows_for(widths, self._block_rows, is_sparse=self.gives_sparse(rows, widths)))
+
+    def blocks(
+        self, rows: RowCache, widths: Sequence[int], wanted: Sequence[Block] | None = None
+    ) -> Iterator[tuple[Block, Rows]]:
+        """All blocks of ``rows``, or those ``wanted`` of ``split``; one is valid until the next is asked for."""
         if rows.num_features != widths[0]:
             raise UsageError(
                 f"rows have {rows.num_features} features, the model takes {widths[0]}",
                 fix="use the store it was made for",
             )
-        is_sparse = self._gives_sparse(rows, widths)
+        is_sparse = self.gives_sparse(rows, widths)
         size = block_rows_for(widths, self._block_rows, is_sparse=is_sparse)
         if is_sparse:
-            yield from rows.stream_sparse(size, read_ahead=self._read_ahead, threads=self._threads)
+            yield from rows.stream_sparse(size, read_ahead=self._read_ahead, threads=self._threads, wanted=wanted)
             return
         into = self._buffers(min(size, rows.num_rows), rows.num_features) if rows.needs_buffers else None
-        stream = rows.stream(size, read_ahead=self._read_ahead, threads=self._threads, into=into)
+        stream = rows.stream(size, read_ahead=self._read_ahead, threads=self._threads, into=into, wanted=wanted)
         if self._device.type == "cuda":
             yield from _copied_ahead(stream, self._device)
             return
@@ -74,17 +81,17 @@ class Feed:
     def take(
         self, rows: RowCache, widths: Sequence[int], positions: NDArray[np.int64]
     ) -> NDArray[np.float32] | CsrBlock:
-        """Some rows, in memory of their own."""
-        if self._gives_sparse(rows, widths):
+        """The rows at ``positions``, in memory of their own."""
+        if self.gives_sparse(rows, widths):
             return rows.take_sparse(positions)
         return rows.take(positions)
 
     def forget_buffers(self) -> None:
-        """Let go of the memory that is used again for every block."""
+        """Give back the memory that is used again for every block."""
         self._memory = []
 
-    def _gives_sparse(self, rows: RowCache, widths: Sequence[int]) -> bool:
-        """Our kernels are for the CPU, and pay where the first layer is wide: with one layer it is the head."""
+    def gives_sparse(self, rows: RowCache, widths: Sequence[int]) -> bool:
+        """Whether blocks stay sparse: our kernels are for the CPU, and pay where a wide layer is before the head."""
         return rows.is_sparse and self._device.type == "cpu" and len(widths) > 2
 
     def _buffers(self, num_rows: int, num_features: int) -> list[NDArray[np.float32]]:
@@ -102,7 +109,7 @@ class Feed:
 
 
 def on_device(rows: NDArray[np.float32] | CsrBlock, device: torch.device) -> Rows:
-    """Rows that were taken, for the model."""
+    """Move rows that were taken to the model's device; sparse ones stay as they are."""
     if isinstance(rows, CsrBlock):
         return rows
     return torch.from_numpy(rows).to(device)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.learn.message import GraphSegment
-from ecgl_scale.learn.message_blocks import BlockedGraphSegment
+from ecgl_scale.learn.graph_blocks import BlockedGraphSegment
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.train import AnySegment, Trainer
 
 

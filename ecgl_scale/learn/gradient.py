@@ -29,13 +29,17 @@ Positions = slice | NDArray[np.int64]
 
 
 class MlpGradient:
-    """Adds up gradients of blocks in every weight's ``.grad``: ``begin``, any number of ``add``, ``finish``."""
+    """Adds up gradients of blocks in every weight's ``.grad``: ``begin``, any number of ``add``, ``settle``.
+
+    Whoever takes what is in ``.grad`` after ``settle``, and leaves zeros, may go on with ``add``: that is a lane.
+    """
 
     def __init__(self, weights: SharedWeights, *, dropout: float = 0.0) -> None:
         self._weights = weights
         self._dropout = dropout
         self._buffers: dict[str, torch.Tensor] = {}
-        self._turned: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._turned: torch.Tensor | None = None
+        self._turned_gradient: torch.Tensor | None = None
         self._squares = False
 
     def begin(self, *, squares: bool = False) -> None:
@@ -49,13 +53,13 @@ class MlpGradient:
                 parameter.grad = torch.zeros_like(parameter)
             else:
                 parameter.grad.zero_()
-        self._turned = None
+        self._turned = self._turned_gradient = None
 
-    def finish(self) -> None:
-        """Put what sparse rows have added to its place."""
-        if self._turned is not None:
-            self._weights.layers[0][0].grad.add_(self._turned[1].t())
-            self._turned = None
+    def settle(self) -> None:
+        """Put what sparse rows have added to its place: ``.grad`` is then the sum of all that was added."""
+        if self._turned_gradient is not None:
+            self._weights.layers[0][0].grad.add_(self._turned_gradient.t())
+            self._turned_gradient = None
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def add(
@@ -105,11 +109,11 @@ class MlpGradient:
 
     def forget_buffers(self) -> None:
         """Let go of the memory that is used again for every block."""
-        self._buffers, self._turned = {}, None
+        self._buffers, self._turned, self._turned_gradient = {}, None, None
 
     def _multiply(self, x: Rows, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor) -> None:
         if isinstance(x, CsrBlock):
-            multiply_sparse(x, self._turn(weight)[0].numpy(), out.numpy())
+            multiply_sparse(x, self._by_columns(weight).numpy(), out.numpy())
             if bias is not None:
                 out.add_(bias)
         elif bias is None:
@@ -121,12 +125,12 @@ class MlpGradient:
         self, logits: torch.Tensor, targets: Targets, positions: Positions, scale: float
     ) -> torch.Tensor:
         """``logits`` become the gradient of the loss by them."""
-        labels, coefficients = targets.of(positions, logits.device)
+        labels, coefficients = targets.labels_and_coefficients(positions, logits.device)
         softened, soft_loss = None, 0.0
         if targets.soft is not None:
             softened = self._take("soft", *logits.shape).zero_()
             soft_loss = targets.soft.add_gradient(logits, positions, targets.head_columns, softened)
-        targets.bar(logits, positions)
+        targets.mask_forbidden(logits, positions)
         if targets.measure == "squares":
             losses = torch.linalg.vecdot(logits, logits)
             logits.mul_(2)
@@ -152,7 +156,7 @@ class MlpGradient:
             x = CsrBlock(x.indptr, x.indices, np.square(x.values)) if isinstance(x, CsrBlock) else x.square()
             gradient = gradient.square()
         if isinstance(x, CsrBlock):
-            add_sparse_gradient(x, gradient.numpy(), self._turn(weight)[1].numpy())
+            add_sparse_gradient(x, gradient.numpy(), self._gradient_by_columns(weight).numpy())
         elif isinstance(columns, slice):
             weight.grad[columns].addmm_(gradient.t(), x)
         else:
@@ -160,14 +164,21 @@ class MlpGradient:
         if bias is not None:
             bias.grad[columns] += gradient.sum(0)
 
-    def _turn(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first weight as [in, out], which sparse rows need, and its gradient so far."""
-        if weight.t().is_contiguous() and weight.grad.t().is_contiguous():
-            return weight.detach().t(), weight.grad.t()
+    def _by_columns(self, weight: torch.Tensor) -> torch.Tensor:
+        """The first weight as [in, out], which sparse rows need."""
+        if weight.t().is_contiguous():
+            return weight.detach().t()
         if self._turned is None:
-            turned, gradient = (self._take(name, *weight.t().shape) for name in ("turned", "turned gradient"))
-            self._turned = turned.copy_(weight.t()), gradient.zero_()
+            self._turned = self._take("turned", *weight.t().shape).copy_(weight.t())
         return self._turned
+
+    def _gradient_by_columns(self, weight: torch.Tensor) -> torch.Tensor:
+        """The gradient of the first weight as [in, out], to which sparse rows add."""
+        if weight.grad.t().is_contiguous():
+            return weight.grad.t()
+        if self._turned_gradient is None:
+            self._turned_gradient = self._take("turned gradient", *weight.t().shape).zero_()
+        return self._turned_gradient
 
     def _take(self, name: str, *shape: int) -> torch.Tensor:
         size = shape[0] * shape[1]

@@ -123,35 +123,36 @@ class Targets:
 
     @cached_property
     def head_columns(self) -> Labels:
-        """The same as head positions."""
+        """Head positions of the columns of ``head``."""
         return np.flatnonzero(self._needed)
 
-    def of(self, positions: Positions, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Labels, counted among the columns of ``head``, and coefficients of the rows at ``positions``."""
+    def labels_and_coefficients(self, positions: Positions, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Labels, counted among the columns of ``head``, and coefficients, of the rows at ``positions``."""
         return self._targets[positions].to(device), self._weights[positions].to(device)
 
-    def bar(self, logits: torch.Tensor, positions: Positions) -> None:
-        """Set the logits of columns that a row may not be given to what does not count, in place."""
-        if self._barred is not None:
-            barred = self._barred if self._groups is None else self._barred[self._groups[positions]]
+    def mask_forbidden(self, logits: torch.Tensor, positions: Positions) -> None:
+        """Set the logits of columns that a row does not compete with to what does not count, in place."""
+        if self._forbidden is not None:
+            forbidden = self._forbidden if self._groups is None else self._forbidden[self._groups[positions]]
             value = float("-inf") if self.measure == "cross-entropy" else 0.0
-            logits.masked_fill_(barred.to(logits.device), value)
+            logits.masked_fill_(forbidden.to(logits.device), value)
 
     def losses(self, logits: torch.Tensor, positions: Positions) -> torch.Tensor:
         """Loss of the rows at ``positions``, one number each, for autograd; ``logits`` has the columns of ``head``."""
-        if self._barred is not None:
+        if self._forbidden is not None:
             logits = logits.clone()
-            self.bar(logits, positions)
+            self.mask_forbidden(logits, positions)
         if self.measure == "squares":
             return logits.square().sum(1)
-        return torch.nn.functional.cross_entropy(logits, self.of(positions, logits.device)[0], reduction="none")
+        labels, _ = self.labels_and_coefficients(positions, logits.device)
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
 
     def terms(self, logits: torch.Tensor, positions: Positions) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Losses of the rows and their coefficients, for autograd: the labels', and the old outputs' if there are."""
-        found = [(self.losses(logits, positions), self.of(positions, logits.device)[1])]
+        """Losses of the rows and their coefficients, for autograd: by labels, and by old outputs if there are any."""
+        found = [(self.losses(logits, positions), self.labels_and_coefficients(positions, logits.device)[1])]
         if self.soft is not None:
             losses = self.soft.losses(logits, positions, self.head_columns)
-            found.append((losses, self.soft.of(positions, logits.device)[1]))
+            found.append((losses, self.soft.outputs_and_coefficients(positions, logits.device)[1]))
         return found
 
     @cached_property
@@ -175,15 +176,15 @@ class Targets:
         return None if self.groups is None else torch.from_numpy(np.array(self.groups, np.int64))
 
     @cached_property
-    def _barred(self) -> torch.Tensor | None:
-        """Where rows may not be given all columns of ``head``: by group, or the same for all rows."""
+    def _forbidden(self) -> torch.Tensor | None:
+        """Columns of ``head`` that rows do not compete with, by group or for all rows; None where there are none."""
         if self.groups is None and self._needed.sum() == self._allowed.sum():
             return None
         return torch.from_numpy(~self.columns[..., self._needed])
 
 
 def target_fields(targets: Targets) -> dict[str, Any]:
-    """Targets as arguments of a segment."""
+    """The fields of targets, as arguments of a segment."""
     return {field.name: getattr(targets, field.name) for field in fields(Targets)}
 
 

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.graph.convolution import BiasPlace, Encoder
 from ecgl_scale.learn.sparse_linear import linear_of_sparse
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.store.source import CsrBlock
@@ -31,8 +32,6 @@ Layer: TypeAlias = "tuple[torch.Tensor, torch.Tensor | None]"
 Rows: TypeAlias = "torch.Tensor | CsrBlock"
 Columns: TypeAlias = "slice | torch.Tensor"
 Propagate = Callable[[torch.Tensor], torch.Tensor]
-Encoder = Literal["gcn", "sage", "sgc"]
-BiasPlace = Literal["inside", "outside"]
 Init = Literal["torch", "kaiming"]
 
 KIND = "weights"
@@ -115,7 +114,7 @@ class SharedWeights:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device that the tensors are on."""
         return self.layers[0][0].device
 
     def parameters(self) -> list[torch.Tensor]:
@@ -175,7 +174,7 @@ class SharedWeights:
         return [*self.layers[:-1], (weight[columns], None if bias is None else bias[columns])]
 
     def copy(self) -> SharedWeights:
-        """The same numbers in tensors of their own."""
+        """A copy: equal numbers in tensors of its own."""
         return SharedWeights([(w.detach().clone(), None if b is None else b.detach().clone()) for w, b in self.layers])
 
     def to(self, device: str | torch.device) -> SharedWeights:
@@ -258,7 +257,7 @@ def _convolve(
 
 
 def _drop(x: torch.Tensor, dropout: float, generator: torch.Generator | None) -> torch.Tensor:
-    """torch's own dropout takes no generator, and a resumed run must draw the same."""
+    """Dropout by ``generator``: torch's own takes none, and a resumed run must draw the same."""
     if dropout == 0.0:
         return x
     return x * torch.empty_like(x).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)

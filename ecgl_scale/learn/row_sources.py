@@ -50,15 +50,15 @@ class Source(Protocol):
         ...
 
     def read_sparse(self, start: int, stop: int) -> CsrBlock:
-        """The same as CSR, whose offsets may start past 0."""
+        """Rows ``start`` up to ``stop`` as CSR, whose offsets may start past 0."""
         ...
 
     def take(self, positions: Positions) -> Dense:
-        """Any rows, dense."""
+        """The rows at ``positions``, dense."""
         ...
 
     def take_sparse(self, positions: Positions) -> CsrBlock:
-        """Any rows as CSR."""
+        """The rows at ``positions`` as CSR."""
         ...
 
 
@@ -78,7 +78,7 @@ class ArraySource(_DenseOnly):
 
     @property
     def held_bytes(self) -> int:
-        """The array."""
+        """The bytes of the array."""
         return self.array.nbytes
 
     def read(self, start: int, stop: int, out: Dense | None) -> Dense:
@@ -92,7 +92,7 @@ class ArraySource(_DenseOnly):
         return out
 
     def take(self, positions: Positions) -> Dense:
-        """A copy."""
+        """A copy of the rows as float32."""
         return self.array[positions].astype(np.float32, copy=False)
 
 
@@ -105,7 +105,7 @@ class CsrSource:
 
     @property
     def held_bytes(self) -> int:
-        """Offsets, columns and values."""
+        """The bytes of offsets, columns and values."""
         return self.rows.indptr.nbytes + self.rows.indices.nbytes + self.rows.values.nbytes
 
     def read(self, start: int, stop: int, out: Dense | None) -> Dense:
@@ -113,7 +113,7 @@ class CsrSource:
         return to_dense(self.read_sparse(start, stop), self.num_features, out)
 
     def read_sparse(self, start: int, stop: int) -> CsrBlock:
-        """Views."""
+        """Views of the rows held."""
         return CsrBlock(self.rows.indptr[start : stop + 1], self.rows.indices, self.rows.values)
 
     def take(self, positions: Positions) -> Dense:
@@ -121,7 +121,7 @@ class CsrSource:
         return to_dense(self.take_sparse(positions), self.num_features)
 
     def take_sparse(self, positions: Positions) -> CsrBlock:
-        """A copy."""
+        """A copy of the rows."""
         old = self.rows
         indptr = np.zeros(positions.size + 1, np.int64)
         np.cumsum(old.indptr[positions + 1] - old.indptr[positions], out=indptr[1:])
@@ -140,7 +140,7 @@ class StoredSource:
 
     @property
     def held_bytes(self) -> int:
-        """The ids."""
+        """The bytes of the ids; the rows are the store's."""
         return self.ids.nbytes
 
     def read(self, start: int, stop: int, out: Dense | None) -> Dense:
@@ -148,7 +148,7 @@ class StoredSource:
         return to_dense(self.read_sparse(start, stop), self.features.num_features, out)
 
     def read_sparse(self, start: int, stop: int) -> CsrBlock:
-        """A copy."""
+        """A copy of the rows."""
         return self.features.rows(self.ids[start:stop])
 
     def take(self, positions: Positions) -> Dense:
@@ -156,7 +156,7 @@ class StoredSource:
         return self.features.rows_dense(self.ids[positions])
 
     def take_sparse(self, positions: Positions) -> CsrBlock:
-        """A copy."""
+        """A copy of the rows."""
         return self.features.rows(self.ids[positions])
 
 
@@ -207,7 +207,7 @@ class FileSource(_DenseOnly):
         return 0
 
     def read(self, start: int, stop: int, out: Dense | None) -> Dense:
-        """Read into ``out``."""
+        """Read the rows into ``out``, or into new memory."""
         if out is None:
             out = np.empty((stop - start, self.num_features), np.float32)
         with storage_errors(self.path):
@@ -226,7 +226,7 @@ class FileSource(_DenseOnly):
         return out
 
     def take(self, positions: Positions) -> Dense:
-        """Through a map, as rows are far apart; its pages are the kernel's."""
+        """Read the rows through a map, as they are far apart; its pages are the kernel's."""
         with storage_errors(self.path):
             mapped = np.memmap(self.path, np.float32, mode="r", shape=(self.num_rows, self.num_features))
         return np.asarray(mapped[positions])
@@ -255,7 +255,7 @@ def piece_rows(num_features: int) -> int:
 
 
 def gather_pieces(features: DenseFeatures | NDArray[Any], ids: Positions, *, threads: int) -> Iterator[NDArray[Any]]:
-    """Rows ``ids`` in their order, some MiB at a time."""
+    """Gather rows ``ids`` in their order, some MiB at a time."""
     step = piece_rows(features.shape[1] if isinstance(features, np.ndarray) else features.num_features)
     for start in range(0, ids.size, step):
         wanted = ids[start : start + step]

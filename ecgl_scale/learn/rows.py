@@ -198,7 +198,7 @@ class RowCache:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether ``read_sparse`` works."""
+        """Whether rows are kept sparse, so that ``read_sparse`` works."""
         return self.kind in ("sparse", "stored")
 
     @property
@@ -226,11 +226,11 @@ class RowCache:
         return self._source.read_sparse(start, stop)
 
     def take(self, positions: NDArray[np.int64]) -> Dense:
-        """Any rows, dense, in that order; on disk each costs a read of its own. Memory: the result."""
+        """The rows at ``positions``, dense, in that order; on disk each costs a read of its own. Memory: the result."""
         return self._source.take(checked_ids(positions, self.num_rows))
 
     def take_sparse(self, positions: NDArray[np.int64]) -> CsrBlock:
-        """Any rows as CSR, in that order. Memory: the result + 32 bytes a row."""
+        """The rows at ``positions`` as CSR, in that order. Memory: the result + 32 bytes a row."""
         return self._source.take_sparse(checked_ids(positions, self.num_rows))
 
     def select(self, positions: NDArray[np.int64]) -> RowCache:
@@ -247,18 +247,25 @@ class RowCache:
         return RowCache.from_array(self.take(wanted))
 
     def buffers(self, block_rows: int, count: int) -> list[Dense]:
-        """Memory for ``stream(into=...)``. Memory: ``count`` dense blocks."""
+        """Buffers for ``stream(into=...)``. Memory: ``count`` dense blocks."""
         shape = (min(block_rows, self.num_rows), self.num_features)
         return [aligned_bytes(shape[0] * shape[1] * 4).view(np.float32).reshape(shape) for _ in range(count)]
 
     def stream(
-        self, block_rows: int, *, read_ahead: int = 1, threads: int = 1, into: Sequence[Dense] | None = None
+        self,
+        block_rows: int,
+        *,
+        read_ahead: int = 1,
+        threads: int = 1,
+        into: Sequence[Dense] | None = None,
+        wanted: Sequence[Block] | None = None,
     ) -> Iterator[tuple[Block, Dense]]:
         """All blocks in order, dense, the next few being read meanwhile; valid until the next one is asked for.
 
-        Whoever streams many times gives the same ``into = buffers(block_rows, read_ahead + 1)`` each time.
+        Whoever streams many times gives the same ``into = buffers(block_rows, read_ahead + 1)`` each time; whoever
+        wants some of ``blocks(block_rows)`` only says which.
         """
-        blocks = self.blocks(block_rows)
+        blocks = self.blocks(block_rows) if wanted is None else wanted
         if not self.needs_buffers:
             return ((block, self._source.read(block.start, block.stop, None)) for block in blocks)
         memory = self.buffers(block_rows, read_ahead + 1) if into is None else into
@@ -269,10 +276,10 @@ class RowCache:
         return stream_blocks(blocks, read, ahead=len(memory) - 1, threads=threads)
 
     def stream_sparse(
-        self, block_rows: int, *, read_ahead: int = 1, threads: int = 1
+        self, block_rows: int, *, read_ahead: int = 1, threads: int = 1, wanted: Sequence[Block] | None = None
     ) -> Iterator[tuple[Block, CsrBlock]]:
-        """All blocks in order as CSR."""
-        blocks = self.blocks(block_rows)
+        """All blocks in order as CSR, or those ``wanted``."""
+        blocks = self.blocks(block_rows) if wanted is None else wanted
         if self.kind == "sparse":
             return ((block, self._source.read_sparse(block.start, block.stop)) for block in blocks)
 

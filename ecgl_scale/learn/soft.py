@@ -51,7 +51,7 @@ class SoftTargets:
         """Classes that any term compares."""
         return np.asarray(self.terms.any(axis=0))
 
-    def of(self, positions: Positions, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def outputs_and_coefficients(self, positions: Positions, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Old outputs and coefficients of the rows at ``positions``."""
         if isinstance(positions, slice):
             start, stop, _ = positions.indices(self.logits.num_rows)
@@ -62,7 +62,7 @@ class SoftTargets:
 
     def losses(self, logits: torch.Tensor, positions: Positions, columns: NDArray[np.int64]) -> torch.Tensor:
         """The sum of H over all terms, one number a row, for autograd; ``columns`` are the classes of ``logits``."""
-        old = self.of(positions, logits.device)[0]
+        old, _ = self.outputs_and_coefficients(positions, logits.device)
         losses = logits.new_zeros(len(logits))
         for own, given in self._places(columns):
             q = torch.softmax(old[:, own] / self.temperature, 1)
@@ -73,7 +73,7 @@ class SoftTargets:
         self, logits: torch.Tensor, positions: Positions, columns: NDArray[np.int64], gradient: torch.Tensor
     ) -> torch.Tensor:
         """Add d/dz of these rows' weighted losses to ``gradient``; returns their sum in float64."""
-        old, weights = self.of(positions, logits.device)
+        old, weights = self.outputs_and_coefficients(positions, logits.device)
         loss = torch.zeros((), dtype=torch.float64, device=logits.device)
         for own, given in self._places(columns):
             q = torch.softmax(old[:, own] / self.temperature, 1)

@@ -1,8 +1,8 @@
 """Training with the exact gradient of all rows, block by block: rows are read ahead, moved and back-propagated in turn.
 
-A block's gradient is added to the last one's; after the last block there is one step of Adam. So an epoch needs memory
-for a few blocks and the weights, however many rows there are, and its gradient is the full batch's up to rounding.
-Blocks are fixed by ``block_rows``, and are added in order: the bits do not depend on threads or reading ahead.
+Gradients of blocks are added up in fixed lanes (``lanes``); after the last block there is one step of Adam. So an epoch
+needs memory for a few blocks and the weights, however many rows there are, and its gradient is the full batch's up to
+rounding. Blocks are fixed by ``block_rows``: the bits depend neither on threads nor on reading ahead.
 ``batching="minibatch"`` takes a step a batch instead, in an order drawn from (seed, task, epoch).
 """
 
@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Literal
 
 import numpy as np
@@ -25,9 +25,10 @@ from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.adam import Adam, take_tensor
 from ecgl_scale.learn.feed import Feed, block_rows_for, on_device
 from ecgl_scale.learn.gradient import MlpGradient
+from ecgl_scale.learn.graph_blocks import BlockedGraphSegment
+from ecgl_scale.learn.graph_segment import GraphSegment
+from ecgl_scale.learn.lanes import LANE_SUM_BYTES, LaneSum, cut_parts, read_parts
 from ecgl_scale.learn.loss import Segment
-from ecgl_scale.learn.message import GraphSegment
-from ecgl_scale.learn.message_blocks import BlockedGraphSegment
 from ecgl_scale.learn.model import Columns, SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.source import CsrBlock
@@ -40,7 +41,7 @@ Adjust = Callable[[], None]
 RESERVE_BYTES = 32 * MIB
 """For torch's threads, its caches and small objects."""
 WEIGHT_COPIES = 4
-"""Each weight, its gradient, two moments; a device needs two buffers of the step besides."""
+"""Each weight, its gradient, two moments, in float32; a device needs two buffers of the step besides."""
 EARLIER = "earlier"
 """Of a state: the weights as they were when they were kept."""
 
@@ -66,8 +67,9 @@ def plan_training(
 ) -> StagePlan:
     """What an epoch takes besides the rows that are held (``plan_rows``).
 
-    ``16 bytes a weight + block_rows * 4 * (buffers * features + 2 * hidden (3 with dropout) + 2 * classes) + 32 MiB``;
-    buffers are ``read_ahead + 1`` where rows are not held as float32, else none. Sparse rows: 24 bytes a weight.
+    ``24 bytes a weight + block_rows * 4 * (buffers * features + 2 * hidden (3 with dropout) + 2 * classes) + 32 MiB``;
+    buffers are ``read_ahead + 1`` where rows are not held as float32, else none. Sparse rows: 32 bytes a weight.
+    Of the 24, 8 are the sum of lanes, which epochs of one lane do not need.
     """
     rows = block_rows_for(widths, block_rows, is_sparse=is_sparse)
     rows = rows if num_rows is None else min(rows, max(num_rows, 1))
@@ -75,9 +77,9 @@ def plan_training(
     buffers = 0 if rows_held or is_sparse else read_ahead + 1
     copies = 3 if dropout else 2
     floats = buffers * widths[0] + copies * sum(widths[1:-1]) + 2 * widths[-1]
-    weight_bytes = 4 * (WEIGHT_COPIES + (2 if is_sparse else 0)) * num_weights
+    weight_bytes = (4 * (WEIGHT_COPIES + (2 if is_sparse else 0)) + LANE_SUM_BYTES) * num_weights
     formula = (
-        f"{format_bytes(weight_bytes)} for {num_weights:,} weights, gradients and moments + {rows:,} rows a block"
+        f"{format_bytes(weight_bytes)} for {num_weights:,} weights, gradients, sums and moments + {rows:,} rows a block"
         f" * {4 * floats:,} bytes + {format_bytes(RESERVE_BYTES)}"
     )
     needed = weight_bytes + rows * 4 * floats + RESERVE_BYTES
@@ -120,6 +122,8 @@ class Trainer:
         self._optimizer = Adam(self.weights.parameters(), lr=lr, weight_decay=weight_decay)
         self._mlp = MlpGradient(self.weights, dropout=dropout)
         self._feed = Feed(self.weights.device, block_rows, read_ahead=read_ahead, threads=threads)
+        self.lane_sum = LaneSum()
+        """Which lanes are computed here, and how they come together; for several processes that share an epoch."""
         self._earlier: SharedWeights | None = None
 
     def gradient(
@@ -136,20 +140,26 @@ class Trainer:
         With ``squares`` it is the sum over rows of each row's squared gradient; rows of a graph share theirs, so that
         is for rows by themselves only.
         """
+        if squares and any(isinstance(segment, GraphSegment) for segment in segments):
+            raise UsageError("rows of a graph have no gradients of their own", expected="rows by themselves")
         self._mlp.begin(squares=squares)
-        loss = self._no_loss()
-        for index, segment in enumerate(segments):
-            seeds = (task_index, epoch, index)
-            if isinstance(segment, GraphSegment):
-                if squares:
-                    raise UsageError("rows of a graph have no gradients of their own", expected="rows by themselves")
-                loss += self._add_graph(segment, self._generator(*seeds, 0) if with_dropout else None)
-                continue
-            for block, x in self._feed.blocks(segment.rows, self.weights.widths):
-                generator = self._generator(*seeds, block.index) if with_dropout else None
-                loss += self._mlp.add(x, segment, slice(block.start, block.stop), generator=generator)
-        self._mlp.finish()
-        return float(loss)
+        parts = cut_parts(segments, self._feed, self.weights.widths)
+        gradients = [tensor.grad for tensor in self.weights.parameters()]
+        self.lane_sum.begin(gradients, list(dict.fromkeys(part.lane for part in parts)))
+        own = [part for part in parts if part.lane in self.lane_sum.lanes]
+        read = read_parts(own, segments, self._feed, self.weights.widths)
+        for lane, blocks in groupby(read, key=lambda found: found[0].lane):
+            loss = self._no_loss()
+            for part, x in blocks:
+                segment, block = segments[part.segment], part.block
+                generator = self._generator(task_index, epoch, part.segment, block.index) if with_dropout else None
+                if isinstance(segment, GraphSegment):
+                    loss += self._add_graph(segment, generator)
+                else:
+                    loss += self._mlp.add(x, segment, slice(block.start, block.stop), generator=generator)
+            self._mlp.settle()
+            self.lane_sum.close(lane, loss)
+        return self.lane_sum.reduce()
 
     def run_epoch(
         self,
@@ -218,7 +228,7 @@ class Trainer:
                 generator = self._generator(task_index, epoch, index, batch.index)
                 x = on_device(rows, self.weights.device)
                 loss += self._mlp.add(x, plain[index], here, scale=scale, generator=generator)
-            self._mlp.finish()
+            self._mlp.settle()
             last_penalty = self._add_penalty(penalty)
             self._step(adjust)
         return float(loss) + last_penalty
@@ -299,14 +309,11 @@ class Trainer:
         """Let go of what is used again from block to block: nobody trains for a while."""
         self._mlp.forget_buffers()
         self._feed.forget_buffers()
+        self.lane_sum.forget_buffers()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Copies of weights, moments and step, and the weights that are kept: all that a resumed run needs."""
-        named = (
-            {"parameter": self.weights}
-            if self._earlier is None
-            else {"parameter": self.weights, EARLIER: self._earlier}
-        )
+        named = {"parameter": self.weights} | ({} if self._earlier is None else {EARLIER: self._earlier})
         state = {
             f"{name}.{i}": tensor.detach().clone()
             for name, weights in named.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from ecgl_scale.report.runs import ABLATIONS, BOUNDS, Group, common_seeds, left_out, shown_method
+from ecgl_scale.report.runs import ABLATIONS, Group, common_seeds, left_out
 from ecgl_scale.report.tables import (
     NONE,
     Cell,
@@ -27,7 +27,7 @@ SETTING_NOTES = {
 
 
 def summary_table(groups: Sequence[Group]) -> Table:
-    """One line a group."""
+    """The table of all runs, one line a group."""
     columns = ["method", "store", "setting", "preset", "AA %", "AF %", "seeds", "time", "peak memory"]
     rows = [
         (
@@ -44,23 +44,23 @@ def summary_table(groups: Sequence[Group]) -> Table:
         for group in groups
     ]
     note = "Mean ± standard deviation over seeds; time is the mean of a run, memory the highest of all."
-    return Table("summary", "All runs", tuple(columns), tuple(rows), note + _unless_named(groups))
+    return Table("summary", "All runs", tuple(columns), tuple(rows), note + _bare_name_note(groups))
 
 
-def _unless_named(groups: Sequence[Group]) -> str:
-    """What a method's name alone stands for, where variants are named by what they do otherwise."""
-    told: dict[str, list[str]] = {}
+def _bare_name_note(groups: Sequence[Group]) -> str:
+    """The settings behind a method's bare name, where its variants are named by what they change."""
+    names_by_settings: dict[str, list[str]] = {}
     for group in groups:
         if group.is_base and len(group.changes) > 1:
             values = ", ".join(f"{key}={value}" for key, value in group.changes)
-            told.setdefault(values, []).append(f"{group.label} ({group.store}, {group.setting})")
-    if len(told) == 1:
-        return f" Where a name does not say otherwise: {next(iter(told))}."
-    return "".join(f" {'; '.join(names)}: {values}." for values, names in told.items())
+            names_by_settings.setdefault(values, []).append(f"{group.label} ({group.store}, {group.setting})")
+    if len(names_by_settings) == 1:
+        return f" Where a name does not say otherwise: {next(iter(names_by_settings))}."
+    return "".join(f" {'; '.join(names)}: {values}." for values, names in names_by_settings.items())
 
 
 def accuracy_tables(groups: Sequence[Group]) -> list[Table]:
-    """Method x store, AA and AF, a table for each setting; only where there is something to compare."""
+    """Tables of AA and AF, method x store, one for each setting; only where there is something to compare."""
     found = []
     for setting, title in SETTINGS.items():
         members = [group for group in groups if group.is_base and group.setting == setting]
@@ -72,13 +72,14 @@ def accuracy_tables(groups: Sequence[Group]) -> list[Table]:
 
 def _accuracies(members: Sequence[Group], name: str, title: str, note: str) -> Table:
     stores, labels = _in_order(group.store for group in members), _in_order(group.label for group in members)
-    best = {store: _best([g for g in members if g.store == store and g.method not in BOUNDS]) for store in stores}
+    competing = [group for group in members if not group.about_method.keeps_all_data]
+    best = {store: _best([group for group in competing if group.store == store]) for store in stores}
     rows = []
     for label in labels:
         row = [text_cell(label)]
         for store in stores:
             group = _find(members, label=label, store=store)
-            row += [Cell(NONE), Cell(NONE)] if group is None else _both(group, is_best=group in best[store])
+            row += [Cell(NONE), Cell(NONE)] if group is None else _accuracy_cells(group, is_best=group in best[store])
         rows.append(tuple(row))
     bold = ""
     if len(labels) > 1:
@@ -93,12 +94,12 @@ def _accuracies(members: Sequence[Group], name: str, title: str, note: str) -> T
     )
 
 
-def _both(group: Group, *, is_best: bool = False) -> list[Cell]:
+def _accuracy_cells(group: Group, *, is_best: bool = False) -> list[Cell]:
     return [spread_cell(group.accuracy, is_best=is_best), spread_cell(group.forgetting)]
 
 
 def _best(groups: Sequence[Group]) -> list[Group]:
-    """All that have the highest mean, by the digits that are shown; none where there is nothing to compare."""
+    """The groups with the highest mean, by the digits that are shown; none where there is nothing to compare."""
     scored = [(round(group.accuracy.mean, 1), group) for group in groups if group.accuracy is not None]
     highest = max((mean for mean, _ in scored), default=0.0)
     return [group for mean, group in scored if mean == highest] if len(scored) > 1 else []
@@ -144,20 +145,20 @@ def ablation_table(groups: Sequence[Group]) -> Table | None:
     columns = _in_order((base.store, base.setting) for base in bases)
     lines: dict[tuple[str, str], dict[tuple[str, str], tuple[Group, Group | None]]] = {}
     for base in bases:
-        lines.setdefault((base.method, ""), {})[base.store, base.setting] = (base, None)
+        lines.setdefault((base.about_method.shown, ""), {})[base.store, base.setting] = (base, None)
         for group in groups:
             name = _ablation_of(group, groups)
             if name and _base_of(group, groups) is base:
-                lines.setdefault((base.method, name), {})[base.store, base.setting] = (group, base)
+                lines.setdefault((base.about_method.shown, name), {})[base.store, base.setting] = (group, base)
     rows = []
     for (method, name), found in lines.items():
-        row = [text_cell(f"{shown_method(method)}, {name}" if name else shown_method(method))]
+        row = [text_cell(f"{method}, {name}" if name else method)]
         for column in columns:
             if column not in found:
                 row += [Cell(NONE)] * 3
                 continue
             group, reference = found[column]
-            row += [*_both(group), number_cell(_change(group, reference), "{:+.1f}")]
+            row += [*_accuracy_cells(group), number_cell(_change(group, reference), "{:+.1f}")]
         rows.append(tuple(row))
     shown = [group for found in lines.values() for group, _ in found.values()]
     return Table(

@@ -19,7 +19,7 @@ from ecgl_scale.report.curves import (
 from ecgl_scale.report.find import Omitted, count_conditions
 from ecgl_scale.report.picture import Picture
 from ecgl_scale.report.resources import stage_table, stages_picture, timeline_picture
-from ecgl_scale.report.runs import BOUNDS, FinishedRun, Group, group_runs, own_settings, shown_method
+from ecgl_scale.report.runs import FinishedRun, Group, group_runs, own_settings
 from ecgl_scale.report.tables import NONE, Table, number_cell, seconds_cell, text_cell, with_minus
 from ecgl_scale.units import format_bytes, format_count, format_seconds
 
@@ -38,13 +38,13 @@ class Fact:
 
 @dataclass(frozen=True)
 class Detail:
-    """All about one group."""
+    """All that a report says of one group."""
 
     anchor: str
     title: str
     facts: tuple[Fact, ...]
     learning: tuple[Picture, ...]
-    """The matrix first, which is about square."""
+    """Pictures of what was learned; the matrix, which is about square, comes first."""
     resources: tuple[Picture, ...]
     stages: Table
     tasks: Table
@@ -56,14 +56,14 @@ class Detail:
 
 @dataclass(frozen=True)
 class Content:
-    """A whole report."""
+    """All that a report holds."""
 
     title: str
     subtitle: str
     num_runs: int
     summary: Table
     omitted: Table | None
-    """Runs that the numbers are not of, where there are any."""
+    """The runs that no number counts, where there are any."""
     omitted_brief: str
     comparison: tuple[Table, ...]
     learning: tuple[Picture, ...]
@@ -72,13 +72,13 @@ class Content:
     num_groups: int
 
     def pictures(self) -> Iterator[Picture]:
-        """All of them."""
+        """All pictures of the report."""
         yield from (*self.learning, *self.sensitivity)
         for detail in self.details:
             yield from (*detail.learning, *detail.resources)
 
     def tables(self) -> Iterator[Table]:
-        """All of them."""
+        """All tables of the report."""
         yield from (self.summary, *([] if self.omitted is None else [self.omitted]), *self.comparison)
         for detail in self.details:
             yield from (detail.stages, detail.tasks, detail.runs)
@@ -94,11 +94,11 @@ def gather(runs: Sequence[FinishedRun], omitted: Sequence[Omitted] = ()) -> Cont
         tables = accuracy_tables(groups)
         tables += [table for table in (ablation_table(groups), time_table(groups)) if table is not None]
     base_first = sorted(groups, key=lambda group: not group.is_base)[:MAX_DETAILED]
-    methods = list(dict.fromkeys(shown_method(group.method) for group in groups))
+    methods = list(dict.fromkeys(group.about_method.shown for group in groups))
     stores = list(dict.fromkeys(group.store for group in groups))
-    title = groups[0].title if len(groups) == 1 else f"{_first(methods, 6)} on {_first(stores, 4)}"
+    title = groups[0].title if len(groups) == 1 else f"{_first_names(methods, 6)} on {_first_names(stores, 4)}"
     seeds = sorted({seed for group in groups for seed in group.seeds})
-    of_seeds = f"seed{'s' * (len(seeds) > 1)} {_list(seeds)}"
+    of_seeds = f"seed{'s' * (len(seeds) > 1)} {_number_list(seeds)}"
     left_out = f"; {_count(len(omitted), 'run')} left out" if omitted else ""
     return Content(
         title=title,
@@ -116,7 +116,7 @@ def gather(runs: Sequence[FinishedRun], omitted: Sequence[Omitted] = ()) -> Cont
 
 
 def _learning(groups: Sequence[Group]) -> Iterator[Picture]:
-    """A picture for each store and setting."""
+    """Pictures of the average accuracy, one for each store and setting."""
     panels: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
         panels.setdefault((group.store, group.setting), []).append(group)
@@ -150,7 +150,7 @@ def _facts(group: Group) -> Iterator[Fact]:
         yield Fact("average accuracy", f"{group.accuracy.mean:.1f} %", seeds if len(group.runs) > 1 else one)
     lost = group.forgetting
     if lost is None:
-        yield Fact("average forgetting", NONE, "it keeps all data" if group.method in BOUNDS else "")
+        yield Fact("average forgetting", NONE, "it keeps all data" if group.about_method.keeps_all_data else "")
     else:
         spread = f"± {lost.deviation:.1f} percent points" if len(group.runs) > 1 else "percent points"
         yield Fact("average forgetting", with_minus(f"{lost.mean:+.1f}"), spread)
@@ -213,7 +213,7 @@ def _settings(group: Group) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ..
     for key, value in own_settings(group.runs[0]).items():
         section, _, name = key.rpartition(".")
         shown = ", ".join(map(str, group.seeds)) if key == "seed" else _shown(value)
-        shown = shown_method(shown) if key == "method" else shown
+        shown = group.about_method.shown if key == "method" else shown
         sections.setdefault(section or "run", []).append((name, shown))
     return tuple((section, tuple(pairs)) for section, pairs in sections.items())
 
@@ -232,15 +232,15 @@ def _variants(groups: Sequence[Group]) -> str:
     return f" of {len(groups)} variants" if len(groups) > 1 else ""
 
 
-def _list(numbers: Sequence[int]) -> str:
-    """0, 1, 2; or 0 to 9."""
+def _number_list(numbers: Sequence[int]) -> str:
+    """Numbers as text: ``0, 1, 2``, or ``0 to 9``."""
     if len(numbers) > 5 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers))
 
 
-def _first(names: Sequence[str], most: int) -> str:
-    """A title that names only some must not look as if there were no others."""
+def _first_names(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are: a title must not hide that there are others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -251,11 +251,11 @@ def _count(number: int, noun: str) -> str:
 def save_figures(content: Content, folder: Path) -> int:
     """Write every picture as SVG, PNG and CSV and every table as CSV; returns the number of files."""
     folder.mkdir(parents=True, exist_ok=True)
-    before = 0
+    num_files = 0
     for picture in content.pictures():
         picture.save(folder)
-        before += 3
+        num_files += 3
     for table in content.tables():
         (folder / f"{table.name}-table.csv").write_text(table.csv, encoding="utf-8")
-        before += 1
-    return before
+        num_files += 1
+    return num_files

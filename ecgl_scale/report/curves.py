@@ -20,7 +20,7 @@ from ecgl_scale.report.picture import (
     only_rows,
     whole_ticks,
 )
-from ecgl_scale.report.runs import Group, common_seeds, left_out, shown_method
+from ecgl_scale.report.runs import Group, common_seeds, left_out
 from ecgl_scale.tasks.measures import Spread
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ SENSITIVITY_NAMES = {
 
 
 def matrix_picture(group: Group, name: str) -> Picture:
-    """M[t, j], the mean over seeds, as a heat map with its numbers."""
+    """The performance matrix M[t, j], the mean over seeds, as a heat map with its numbers."""
     num_tasks = len(group.runs[0].results["matrix"])
     cells = [[_cell(group, t, j) for j in range(t + 1)] for t in range(num_tasks)]
     rows = tuple(
@@ -120,7 +120,7 @@ def task_curves_picture(group: Group, name: str) -> Picture:
 
 
 def learning_picture(groups: Sequence[Group], name: str, title: str) -> Picture:
-    """AA after each task, a line a group with its deviation over seeds."""
+    """The AA after each task: a line a group, with its deviation over seeds."""
     bases = [group for group in groups if group.is_base]
     shown = (bases if len(bases) > 1 else list(groups))[:MAX_LINES]
     lines = {group.label: _average_accuracies(group) for group in shown}
@@ -168,7 +168,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def loss_picture(group: Group, name: str) -> Picture | None:
-    """Loss of every epoch, task after task; of the first seed, as seeds do not share epochs' noise."""
+    """The loss of every epoch, task after task, for the first seed: seeds do not share epochs' noise."""
     run = group.runs[0]
     losses = [(task, epoch, loss) for task, row in enumerate(run.losses) for epoch, loss in enumerate(row)]
     known = [loss for _, _, loss in losses if math.isfinite(loss)]
@@ -200,20 +200,20 @@ def loss_picture(group: Group, name: str) -> Picture | None:
 
 
 def sensitivity_pictures(groups: Sequence[Group]) -> list[Picture]:
-    """AA and AF against every number of the config that varies while all else stays."""
+    """Pictures of AA and AF against every number of the config that varies while all else stays."""
     keys = dict.fromkeys(key for group in groups for key, value in group.changes if _is_number(value))
     pictures = (sensitivity_picture(groups, key) for key in sorted(keys, key=lambda key: key not in SENSITIVITY_NAMES))
     return [picture for picture in pictures if picture is not None]
 
 
 def sensitivity_picture(groups: Sequence[Group], key: str) -> Picture | None:
-    """AA and AF against one key."""
+    """A picture of AA and AF against one key; None where it never varies while all else stays."""
     lines: dict[tuple[Any, ...], dict[float, Group]] = {}
     for group in groups:
         value: Any = dict(group.changes).get(key)
         if _is_number(value):
             rest = tuple((name, repr(other)) for name, other in group.changes if name != key)
-            same = (group.method, group.store, group.setting, group.preset, rest)
+            same = (group.about_method.shown, group.store, group.setting, group.preset, rest)
             lines.setdefault(same, {})[float(value)] = group
     lines = {same: _same_seeds(found) for same, found in lines.items() if len(found) > 1}
     if not lines:
@@ -227,7 +227,7 @@ def sensitivity_picture(groups: Sequence[Group], key: str) -> Picture | None:
         for axes, kind in zip(panels, ("AA, %", "AF, %"), strict=True):
             for number, (label, found) in enumerate(series.items()):
                 _spread_line(axes, found, kind, label, number)
-            _spread_places(axes, sorted({value for found in series.values() for value in found}))
+            _set_ticks(axes, sorted({value for found in series.values() for value in found}))
             axes.set(title=kind, xlabel=key)
             only_rows(axes)
         if len(series) > 1:
@@ -252,12 +252,12 @@ def sensitivity_picture(groups: Sequence[Group], key: str) -> Picture | None:
 
 
 def _labels(lines: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:
-    """The method, and of all else what is not the same for every line."""
+    """A label for each line: its method, and whatever differs between lines."""
     varied = [place for place in (1, 2, 3) if len({same[place] for same in lines}) > 1]
     labels = {}
     for same in lines:
         rest = [f"{name}={value}" for name, value in same[4] if any((name, value) not in other[4] for other in lines)]
-        labels[same] = ", ".join([shown_method(same[0]), *(same[place] for place in varied), *rest])
+        labels[same] = ", ".join([same[0], *(same[place] for place in varied), *rest])
     return labels
 
 
@@ -282,8 +282,8 @@ def _spread_line(axes: Any, found: dict[float, Group], kind: str, label: str, nu
         axes.fill_between(places, low, high, color=color, alpha=0.16, linewidth=0)
 
 
-def _spread_places(axes: Any, places: Sequence[float]) -> None:
-    """Ticks at the values; logarithmic where they are far apart, a zero then has its place left of the smallest."""
+def _set_ticks(axes: Any, places: Sequence[float]) -> None:
+    """Set ticks at the values; logarithmic where they are far apart, with a zero left of the smallest."""
     positive = [place for place in places if place > 0]
     is_far = min(places) >= 0 and bool(positive) and max(positive) > 30 * min(positive)
     if is_far and min(places) > 0:

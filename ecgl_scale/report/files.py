@@ -20,7 +20,7 @@ class Sample:
     """A line of ``memory.jsonl``, with time and counters from the start of the run, over all its processes."""
 
     seconds: float
-    """Of running: the time between a kill and the resumption does not count."""
+    """The seconds of running: the time between a kill and the resumption does not count."""
     stage: str
     part: str
     own_bytes: int
@@ -32,7 +32,7 @@ class Sample:
     read_bytes: int
     written_bytes: int
     process: int
-    """0, and one more after every resumption."""
+    """The number of the process: 0, and one more after every resumption."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _flat(section: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """``memory.jsonl``, with the pauses between processes taken out."""
+    """The samples of ``memory.jsonl``, with the pauses between processes taken out."""
     samples: list[Sample] = []
     process, started, elapsed_before = -1, 0.0, 0.0
     before = last = dict.fromkeys(COUNTERS, 0)

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ecgl_scale.config.keys import NOT_CHANGES
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.report.runs import NOT_COMPARED, FinishedRun, own_settings
+from ecgl_scale.report.runs import FinishedRun, own_settings
 from ecgl_scale.watch.status import RunWatcher
 from ecgl_scale.watch.sweep_status import RECORD_NAME, SweepWatcher, SweptRun
 
 ORDER = ("failed", "killed", "stopped", "unknown", "repeated", "running", "waiting")
-"""What a reader must know first."""
+"""Conditions in the order in which a reader must know of them."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def find_runs(given: Sequence[Path]) -> tuple[list[FinishedRun], list[Omitted]]:
     paths: dict[Path, Path] = {}
     unfinished: dict[Path, Omitted] = {}
     for place in given:
-        found, others = ([place], []) if (place / "results.json").exists() else _below(place)
+        found, others = ([place], []) if (place / "results.json").exists() else _runs_below(place)
         if not found and any(other.path != place for other in others):
             raise InvalidInputError(
                 f"none of the {len(others)} runs here has finished: {count_conditions(others)}",
@@ -63,13 +64,13 @@ def find_runs(given: Sequence[Path]) -> tuple[list[FinishedRun], list[Omitted]]:
 
 
 def count_conditions(omitted: Sequence[Omitted]) -> str:
-    """``1 failed, 3 waiting``."""
+    """The counts of conditions as text: ``1 failed, 3 waiting``."""
     counts = Counter(run.condition for run in omitted)
     return ", ".join(f"{counts[condition]} {condition}" for condition in ORDER if counts[condition])
 
 
-def _below(folder: Path) -> tuple[list[Path], list[Omitted]]:
-    """Finished and other runs below a directory: one of runs, of a sweep or of several, or of a sweep's combination."""
+def _runs_below(folder: Path) -> tuple[list[Path], list[Omitted]]:
+    """The finished and the other runs below a directory, be it of runs, of sweeps or of a sweep's combination."""
     finished = sorted(path.parent for path in folder.rglob("results.json"))
     omitted: list[Omitted] = []
     places: dict[Path, int] = {}
@@ -82,26 +83,26 @@ def _below(folder: Path) -> tuple[list[Path], list[Omitted]]:
                 omitted.append(Omitted(path, run.condition, "" if run.condition == "running" else reason))
     for path in sorted(path.parent for path in folder.rglob("config.yaml")):
         if path not in places and path not in finished and _was_begun(path):
-            status = RunWatcher(path).look()
+            status = RunWatcher(path).read_status()
             omitted.append(Omitted(path, status.condition, "" if status.condition == "running" else status.reason))
     return sorted(finished, key=lambda path: places.get(path, len(places))), omitted
 
 
 def _runs_of(sweep: Path) -> Iterator[SweptRun]:
     try:
-        found = SweepWatcher(sweep).look()
+        found = SweepWatcher(sweep).read_status()
     except InvalidInputError:  # its record cannot be read; its runs can
         return
     yield from found.runs
 
 
 def _was_begun(path: Path) -> bool:
-    """A config alone may be of a sweep's combination, or anybody's."""
+    """Whether a run was begun here: a config alone may be that of a sweep's combination, or anybody's."""
     return (path / "state.json").exists() or (path / ".lock").exists()
 
 
 def _identity(run: FinishedRun) -> str:
-    """Runs that have the same would count one seed twice, and show a spread of nothing."""
+    """What makes a run itself: two with one identity would count a seed twice, and show a spread of nothing."""
     settings = own_settings(run) or {"path": run.path.resolve()}
-    kept = sorted((key, repr(value)) for key, value in settings.items() if key not in NOT_COMPARED)
+    kept = sorted((key, repr(value)) for key, value in settings.items() if key not in NOT_CHANGES)
     return repr((run.part, run.results["seed"], run.results.get("split_hash"), kept))

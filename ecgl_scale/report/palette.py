@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shade:
-    """One role."""
+    """A role and its two colours."""
 
     name: str
     light: str
@@ -21,7 +21,7 @@ class Shade:
 
     @property
     def variable(self) -> str:
-        """Its name in CSS."""
+        """The CSS variable of the role."""
         return f"var(--{self.name})"
 
 
@@ -48,7 +48,7 @@ SERIES = tuple(
         ]
     )
 )
-"""For methods and other things that have no order."""
+"""Colours for methods and other things that have no order."""
 
 STAGES = {
     "extract": Shade("stage-extract", "#8794a8", "#76849a"),
@@ -68,7 +68,7 @@ RAMP = tuple(
     Shade(f"r{step}", _between("#eef3f9", "#17508b", step / 10), _between("#1d2732", "#93c7ff", step / 10))
     for step in range(11)
 )
-"""From little to much."""
+"""Colours from little to much."""
 ON_LOW = Shade("on-low", "#1c2128", "#e6e9ed")
 ON_HIGH = Shade("on-high", "#fffffd", "#0e1318")
 
@@ -82,7 +82,7 @@ def series_shade(number: int) -> Shade:
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """For the n-th line: those whose colours have begun anew are dashed, with another mark."""
+    """The style of the n-th line: where colours have begun anew, lines are dashed and have another mark."""
     is_first = number < len(SERIES)
     return {"marker": "o", "linestyle": "-"} if is_first else {"marker": "s", "linestyle": (0, (3, 1.5))}
 

@@ -1,6 +1,6 @@
 """A picture with the numbers it shows: as SVG within a page, as SVG, PNG and CSV in a folder.
 
-Drawn by matplotlib without a window system; text stays text, so a page's own fonts and colours apply to it.
+matplotlib draws it without a window system; text stays text, so a page's own fonts and colours apply to it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH_INCHES = 5.6
-"""Of half a page; text has the size of the page's notes there."""
+"""The width of half a page, at which text has the size of the page's notes."""
 WHOLE_WIDTH_INCHES = 11.6
 PNG_DOTS_PER_INCH = 160
 LETTERS_AN_INCH, MARK_LETTERS = 13, 7
-"""Of a legend, as wide as DejaVu Sans has them; the line before a label and the gap after it, in letters."""
+"""Letters that have room in an inch of a legend, in DejaVu Sans; and the line before a label with the gap after it,
+counted in letters."""
 
 _STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -64,7 +65,7 @@ class Picture:
     """What is drawn, and the rows it is drawn from."""
 
     name: str
-    """Of its files, and of its element in a page."""
+    """The name of its files, and of its element in a page."""
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -79,7 +80,7 @@ class Picture:
         return as_csv(self.columns, self.rows)
 
     def render(self, kind: str) -> bytes:
-        """``svg`` or ``png``; the same numbers give the same bytes."""
+        """The picture as ``svg`` or ``png``; equal numbers give equal bytes."""
         import matplotlib as mpl
         from matplotlib.figure import Figure
 
@@ -94,7 +95,7 @@ class Picture:
         return out.getvalue()
 
     def inline_svg(self) -> str:
-        """For a page: colours by role, ids of its own, a name for those who do not see it."""
+        """The picture for a page: colours by role, ids of its own, a name for those who do not see it."""
         svg = self.render("svg").decode()
         svg = svg[svg.index("<svg") :]
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -113,18 +114,18 @@ class Picture:
 
     @property
     def share_percent(self) -> float:
-        """Of the place it is given, so that the text of all pictures has one size."""
+        """How much of its place in a page it fills (page.html.j2), so that the text of all pictures has one size."""
         return round(100 * self.width_inches / (WHOLE_WIDTH_INCHES if self.is_wide else WIDTH_INCHES), 1)
 
     def save(self, folder: Path) -> None:
-        """Beside each other: NAME.svg, NAME.png, NAME.csv."""
+        """Write NAME.svg, NAME.png and NAME.csv to a folder."""
         for kind in ("svg", "png"):
             (folder / f"{self.name}.{kind}").write_bytes(self.render(kind))
         (folder / f"{self.name}.csv").write_text(self.csv, encoding="utf-8")
 
 
 def log_ticks(axis: Any) -> None:
-    """Plain numbers on a logarithmic axis: 0.01, 1, 100."""
+    """Show plain numbers on a logarithmic axis: 0.01, 1, 100."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -139,30 +140,30 @@ def whole_ticks(axes: Axes) -> None:
 
 
 def only_rows(axes: Axes) -> None:
-    """Horizontal lines only."""
+    """Draw horizontal grid lines only."""
     axes.grid(visible=False, axis="x")
 
 
 def legend_columns(labels: Sequence[str], *, most: int = 4, width_inches: float = WIDTH_INCHES) -> int:
-    """As many columns of a legend as have room: one that is too wide is cut off at the picture's edge."""
+    """The columns of a legend that have room: one that is too wide is cut off at the picture's edge."""
     longest = max((len(short_label(label)) for label in labels), default=0)
     return max(min(int(width_inches * LETTERS_AN_INCH) // (longest + MARK_LETTERS), most), 1)
 
 
 def legend_inches(labels: Sequence[str], columns: int) -> float:
-    """Height of a legend, to be added to that of what it stands below."""
+    """The height of a legend, to be added to that of what it stands below."""
     return 0.2 * -(-len(labels) // columns)
 
 
 def short_label(label: str) -> str:
-    """Cut in its middle where even alone in a row it has no room."""
+    """The label, cut in its middle where it has no room even alone in a row."""
     room = int(WIDTH_INCHES * LETTERS_AN_INCH) - MARK_LETTERS
     half = (room - 1) // 2
     return label if len(label) <= room else f"{label[:half]}…{label[-half:]}"
 
 
 def legend_below(figure: Figure, axes: Axes, *, columns: int = 4) -> None:
-    """A legend under the picture, where it covers nothing."""
+    """Put a legend under the picture, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         shown = [short_label(label) for label in labels]

@@ -22,12 +22,12 @@ LOW, HIGH = 0.5, 1.1
 
 
 def planned_bytes(run: FinishedRun) -> dict[str, int]:
-    """The planned peak of each stage, with what the process holds anyhow."""
+    """The planned peak of each stage, including what the process holds before it."""
     return {name: int(stage.get("planned_bytes", 0)) for name, stage in run.results["stages"].items()}
 
 
 def stage_table(group: Group, name: str) -> Table:
-    """A line a stage: mean time and bytes, highest memory, over the seeds."""
+    """A table with a line a stage: mean time and bytes, highest memory, over the seeds."""
     names = list(dict.fromkeys(stage for run in group.runs for stage in run.results["stages"]))
     total = sum(_mean(group, stage, "seconds") for stage in names)
     rows = []
@@ -72,7 +72,7 @@ def _highest(group: Group, stage: str, key: str) -> float:
 
 
 def stages_picture(group: Group, name: str) -> Picture:
-    """Planned against measured peak, and time, of each stage."""
+    """A picture of each stage's planned and measured peak, and of its time."""
     rows = tuple(
         (
             stage,
@@ -110,7 +110,7 @@ def stages_picture(group: Group, name: str) -> Picture:
 
 
 def timeline_picture(group: Group, name: str) -> Picture | None:
-    """Memory over the run with the highest peak, coloured by stage, under the plan of each stage."""
+    """A picture of the memory over the run with the highest peak, coloured by stage, under the plan of each stage."""
     run = max(group.runs, key=lambda run: run.peak_bytes)
     samples = thinned(run.samples)
     if len(samples) < 2:
@@ -122,13 +122,13 @@ def timeline_picture(group: Group, name: str) -> Picture | None:
         axes = figure.add_subplot()
         seconds, own = [sample.seconds for sample in samples], [sample.own_bytes / MIB for sample in samples]
         named: set[str] = set()
-        for first, last in _turns(samples):
+        for first, last in _stage_spans(samples):
             stage = samples[last].stage
             label = None if stage in named else stage or "between stages"
             named.add(stage)
-            turn = slice(max(first - 1, 0), last + 1)  # a step belongs to the sample that ends it
+            span = slice(max(first - 1, 0), last + 1)  # a step belongs to the sample that ends it
             color = stage_shade(stage).light
-            axes.fill_between(seconds[turn], own[turn], step="pre", color=color, linewidth=0, label=label)
+            axes.fill_between(seconds[span], own[span], step="pre", color=color, linewidth=0, label=label)
         ceiling = [planned.get(sample.stage, 0) / MIB or None for sample in samples]
         if any(ceiling):
             missing = [float("nan") if value is None else value for value in ceiling]
@@ -173,16 +173,16 @@ _COLUMNS = (
 )
 
 
-def _turns(samples: list[Sample]) -> list[tuple[int, int]]:
-    """First and last of each run of neighbours of one stage and process."""
-    turns: list[tuple[int, int]] = []
+def _stage_spans(samples: list[Sample]) -> list[tuple[int, int]]:
+    """The first and last place of each row of neighbours that have one stage and process."""
+    spans: list[tuple[int, int]] = []
     for place, sample in enumerate(samples):
         before = samples[place - 1]
-        if turns and (before.stage, before.process) == (sample.stage, sample.process):
-            turns[-1] = (turns[-1][0], place)
+        if spans and (before.stage, before.process) == (sample.stage, sample.process):
+            spans[-1] = (spans[-1][0], place)
         else:
-            turns.append((place, place))
-    return turns
+            spans.append((place, place))
+    return spans
 
 
 def _row(sample: Sample, planned: dict[str, int]) -> tuple[Any, ...]:
@@ -191,7 +191,7 @@ def _row(sample: Sample, planned: dict[str, int]) -> tuple[Any, ...]:
 
 
 def thinned(samples: list[Sample]) -> list[Sample]:
-    """At most ``MAX_POINTS``: of so many neighbours the one with the most memory."""
+    """At most ``MAX_POINTS`` samples: neighbours are represented by the one with the most memory."""
     step = -(-len(samples) // MAX_POINTS)
     return [
         max(samples[start : start + step], key=lambda sample: sample.own_bytes)

@@ -11,23 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ecgl_scale.config.keys import NOT_CHANGES, SECTIONS
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.report.about_method import AboutMethod
 from ecgl_scale.report.files import Sample, read_object, read_samples, read_settings
 from ecgl_scale.tasks.measures import Spread, seconds_per_epoch, seconds_per_test
 
 NEEDED = ("aa", "af", "matrix", "method", "preset", "setting", "seed", "stages")
-
-NOT_COMPARED = {"seed", "store", "method", "preset", "setting", "memory", "threads", "cache", "learn.block_rows"}
-"""Keys that have a column of their own, or that change no result."""
-
-SECTIONS = {"", "tasks", "learn", "bank", "rank", "infer"}
-"""Of a config; any other is of the method it is named after."""
-
-BOUNDS = {"joint"}
-"""Methods that see every task again; their AF says nothing, and they are no competitors."""
-
-RECONSTRUCTIONS = {"dygrain"}
-"""Methods without public code, made again from a paper's description; called so wherever they are shown."""
 
 ABLATIONS: dict[tuple[str, Any], str] = {
     ("bank.importance", False): "without importance",
@@ -36,11 +26,6 @@ ABLATIONS: dict[tuple[str, Any], str] = {
     ("learn.train_as", "gcn"): "trained as GCN",
 }
 """Values that switch a part of the method off or over, and what tables call that."""
-
-
-def shown_method(method: str) -> str:
-    """A method's name, and that it is a reconstruction where it is one."""
-    return f"{method} (reconstruction)" if method in RECONSTRUCTIONS else method
 
 
 @dataclass(frozen=True)
@@ -73,49 +58,54 @@ class FinishedRun:
 
     @property
     def part(self) -> tuple[str, str, str, str]:
-        """Runs that are variants of one another have the same."""
+        """The part of a report that a run belongs to: variants of one another share it."""
         return self.store, self.results["method"], self.results["preset"], self.results["setting"]
 
     @property
+    def about_method(self) -> AboutMethod:
+        """What the run says of its method."""
+        return AboutMethod.read(str(self.results["method"]), self.results)
+
+    @property
     def seconds(self) -> float:
-        """Of all stages."""
+        """The seconds of all stages together."""
         return math.fsum(stage["seconds"] for stage in self.results["stages"].values())
 
     @property
     def peak_bytes(self) -> int:
-        """Of all stages."""
+        """The highest peak of all stages."""
         return max((stage["peak_bytes"] for stage in self.results["stages"].values()), default=0)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """``config.yaml`` by dotted names."""
+        """The keys of ``config.yaml`` by their dotted names."""
         return read_settings(self.path / "config.yaml")
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """``plan.json``."""
+        """The content of ``plan.json``."""
         return read_object(self.path / "plan.json")
 
     @cached_property
     def losses(self) -> list[list[float]]:
-        """Of each epoch of each task."""
+        """The loss of each epoch, task by task."""
         return [list(row) for row in read_object(self.path / "state.json").get("losses", [])]
 
     @property
     def epoch_seconds(self) -> float | None:
-        """Mean time of an epoch; None where the results are old and the config is gone."""
+        """The mean time of an epoch; None where the results are old and the config is gone."""
         epochs = self.settings.get("learn.epochs")
         num_tasks = len(self.results["matrix"])
         return seconds_per_epoch(self.results, None if epochs is None else num_tasks * int(epochs))
 
     @property
     def test_seconds(self) -> float | None:
-        """Mean time to test on one task."""
+        """The mean time to test on one task."""
         return seconds_per_test(self.results, len(self.results["matrix"]))
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """``memory.jsonl``."""
+        """The samples of ``memory.jsonl``."""
         return read_samples(self.path / "memory.jsonl")
 
 
@@ -140,38 +130,43 @@ class Group:
         """The label with store and setting."""
         return f"{self.label} · {self.store} · {self.setting}"
 
+    @property
+    def about_method(self) -> AboutMethod:
+        """What its runs say of their method."""
+        return self.runs[0].about_method
+
     def spread(self, value: Callable[[FinishedRun], float | None]) -> Spread | None:
-        """Of one value over the seeds."""
+        """The spread of one value over the seeds."""
         return Spread.of([found for run in self.runs if (found := value(run)) is not None])
 
     @property
     def accuracy(self) -> Spread | None:
-        """AA."""
+        """The spread of AA over the seeds."""
         return self.spread(lambda run: run.results["aa"])
 
     @property
     def forgetting(self) -> Spread | None:
-        """AF; None where it says nothing."""
-        return None if self.method in BOUNDS else self.spread(lambda run: run.results["af"])
+        """The spread of AF over the seeds; None where AF says nothing."""
+        return None if self.about_method.keeps_all_data else self.spread(lambda run: run.results["af"])
 
     @property
     def seconds(self) -> float:
-        """Mean of the runs."""
+        """The mean time of the runs."""
         return statistics.fmean(run.seconds for run in self.runs)
 
     @property
     def peak_bytes(self) -> int:
-        """Highest of the runs."""
+        """The highest peak of the runs."""
         return max(run.peak_bytes for run in self.runs)
 
     def only(self, seeds: set[int]) -> Group:
-        """The same with these seeds; all of them where it has none of these."""
+        """This group with the runs of these seeds alone; with all of them where it has none of these."""
         runs = tuple(run for run in self.runs if int(run.results["seed"]) in seeds)
         return replace(self, runs=runs or self.runs)
 
     @property
     def seeds(self) -> list[int]:
-        """Of its runs."""
+        """The seeds of its runs."""
         return sorted(int(run.results["seed"]) for run in self.runs)
 
 
@@ -204,13 +199,13 @@ def left_out(groups: Sequence[Group], shown: Sequence[Group]) -> str:
 
 def own_settings(run: FinishedRun) -> dict[str, Any]:
     """The keys of a run's config without those of other methods."""
-    known = {*SECTIONS, str(run.results["method"])}
+    known = {"", *SECTIONS, run.about_method.section}
     return {key: value for key, value in run.settings.items() if key.rpartition(".")[0] in known}
 
 
 def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_presets: bool) -> list[Group]:
     # a key that some of the runs lack was not there yet when they were made
-    keys = sorted(set.intersection(*(set(own_settings(run)) for run in runs)) - NOT_COMPARED)
+    keys = sorted(set.intersection(*(set(own_settings(run)) for run in runs)).difference(NOT_CHANGES))
     varied = [key for key in keys if len({repr(run.settings.get(key)) for run in runs}) > 1]
     members: dict[tuple[str, ...], list[FinishedRun]] = {}
     for run in runs:
@@ -224,7 +219,8 @@ def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_pre
             sum(_is_default(key, members[values]) for key in varied),
         ),
     )
-    name = f"{shown_method(part[1])} ({part[2]})" if many_presets else shown_method(part[1])
+    method = runs[0].about_method.shown
+    name = f"{method} ({part[2]})" if many_presets else method
     groups = []
     for values, found in members.items():
         changes = tuple((key, found[0].settings.get(key)) for key in varied)
@@ -235,7 +231,7 @@ def _variants(part: tuple[str, str, str, str], runs: list[FinishedRun], many_pre
 
 
 def _order(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, then everything else by name."""
+    """A key to sort by: numbers by size, then everything else by name."""
     is_number = isinstance(value, int | float)
     return not is_number, float(value) if is_number else 0.0, str(value)
 

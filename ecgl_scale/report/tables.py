@@ -17,18 +17,18 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, and what it is sorted by."""
+    """One entry of a table: what is shown, and what it is sorted by."""
 
     text: str
     key: float | str = ""
     is_best: bool = False
     is_number: bool = True
     mark: str = ""
-    """A class that colours it: ``warn`` or ``bad``."""
+    """A CSS class that colours it: ``warn`` or ``bad``."""
     unit: str = ""
-    """Of ``key``, where the column's name does not tell."""
+    """The unit of ``key``, where the column's name does not tell."""
     deviation: float | None = None
-    """Over seeds, where ``key`` is a mean."""
+    """The deviation over seeds, where ``key`` is a mean."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Table:
     """Named columns and rows; columns may stand under common headings."""
 
     name: str
-    """Of its CSV file."""
+    """The name of its CSV file."""
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -46,7 +46,7 @@ class Table:
 
     @property
     def csv(self) -> str:
-        """As text; numbers with all their digits."""
+        """The table as CSV; numbers have all their digits."""
         names = list(self.columns)
         if self.over:
             headings = [heading for heading, count in self.over for _ in range(count)]
@@ -61,12 +61,12 @@ class Table:
 
 
 def _plain(cell: Cell) -> float | str:
-    """With all digits; nothing for a dash."""
+    """The value with all its digits; empty for a dash."""
     return "" if cell.text == NONE else cell.text if cell.key == "" else cell.key
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Comma-separated text with a line of names."""
+    """Columns and rows as comma-separated text, with a line of names."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -75,30 +75,30 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def text_cell(text: object) -> Cell:
-    """Left-aligned."""
+    """A left-aligned cell."""
     return Cell(str(text), str(text), is_number=False)
 
 
 def number_cell(value: float | None, shown: str = "{:,.1f}", *, unit: str = "") -> Cell:
-    """Right-aligned; a dash for None."""
+    """A right-aligned cell; a dash for None."""
     return Cell(NONE) if value is None else Cell(shown.format(value), value, unit=unit)
 
 
 def bytes_cell(value: float | None, *, mark: str = "") -> Cell:
-    """With a unit."""
+    """A cell of bytes with a unit that fits; a dash for None."""
     return Cell(NONE) if value is None else Cell(format_bytes(value), value, mark=mark, unit="bytes")
 
 
 def seconds_cell(value: float | None) -> Cell:
-    """With a unit that fits."""
+    """A cell of seconds with a unit that fits; a dash for None."""
     return Cell(NONE) if value is None else Cell(format_seconds(value), value, unit="seconds")
 
 
 def spread_cell(value: Spread | None, *, is_best: bool = False) -> Cell:
-    """Mean and deviation, sorted by the mean."""
+    """A cell of mean and deviation, sorted by the mean; a dash for None."""
     return Cell(NONE) if value is None else Cell(str(value), value.mean, is_best=is_best, deviation=value.deviation)
 
 
 def with_minus(number: str) -> str:
-    """A hyphen is narrower than a plus and hard to see."""
+    """The number with a minus sign for a hyphen, which is narrower than a plus and hard to see."""
     return number.replace("-", MINUS)

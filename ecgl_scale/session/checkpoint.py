@@ -21,7 +21,7 @@ from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.session.state import RunState
 
 Tensors = dict[str, NDArray[Any]]
-"""Copies, which nobody changes while they are written."""
+"""Arrays by name: copies, which nobody changes while they are written."""
 
 WEIGHTS_DIRECTORY = "weights"
 NAMES = ("checkpoint-0.safetensors", "checkpoint-1.safetensors")
@@ -54,7 +54,7 @@ class Checkpoints:
         return arrays
 
     def offer(self, state: RunState, tensors: Callable[[], Tensors]) -> None:
-        """Save if it is time to; returns at once."""
+        """Save if the last save is over and some time has passed; returns at once."""
         if time.monotonic() - self._last >= SECONDS_BETWEEN and (self._writing is None or self._writing.done()):
             self._start(state, tensors())
 
@@ -83,5 +83,5 @@ class Checkpoints:
         return state
 
     def close(self) -> None:
-        """Let the writer end."""
+        """Wait for what is being written and end the writer's thread."""
         self._pool.shutdown()

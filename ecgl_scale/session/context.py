@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.graph.autograd import GraphPropagation
+from ecgl_scale.graph.propagate import one_hop_features
 from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.graph_blocks import BlockedGraphSegment, trains_in_blocks
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Labelled, Segment, Targets, make_targets, target_fields
-from ecgl_scale.learn.message import GraphPropagation, GraphSegment
-from ecgl_scale.learn.message_blocks import BlockedGraphSegment, trains_in_blocks
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import propagate_features
 from ecgl_scale.learn.train import AnySegment, Trainer, plan_training
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.setup import infer_settings, loss_settings
@@ -31,7 +32,7 @@ Ids = NDArray[np.int64]
 
 
 class RunContext:
-    """What ``learn.methods.base.Context`` asks for."""
+    """What ``learn.method.base.Context`` asks for."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class RunContext:
             return GraphSegment(rows=self.graph_rows(task), **fields)
         path = self._rows_directory() / f"sent-{task.index}.f32"
         everything = np.arange(graph.num_nodes)
-        sent = propagate_features(graph, everything, self.resources, norm=norm, path=path)
+        sent = RowCache.from_array(one_hop_features(graph, everything, self.resources, norm=norm, path=path))
         # The rows themselves are hardly ever asked for, so they stay on disk.
         return BlockedGraphSegment(rows=self.graph_rows(task, memory_bytes=0), sent=sent, **fields)
 

@@ -29,7 +29,7 @@ from ecgl_scale.session.state import STATE_NAME, RunState
 CONFIG_NAME = "config.yaml"
 RESULTS_NAME = "results.json"
 RESULTS_KEYS = {"aa", "af", "matrix", "num_tasks", "stages"}
-"""Those that a run or sweep reads back."""
+"""The keys that a run or sweep reads back."""
 LOCK_NAME = ".lock"
 WORK_NAME = "work"
 
@@ -64,16 +64,18 @@ class RunDirectory:
         """Remove what only a running run needs."""
         shutil.rmtree(self.path / WORK_NAME, ignore_errors=True)
 
-    def write_plan(self, plan: MemoryPlan) -> None:
-        """``plan.json``: what each stage was to need."""
-        write_atomically(self.path / "plan.json", json.dumps(plan.as_json(), indent=1))
+    def write_plan(self, plan: MemoryPlan, about_method: dict[str, Any]) -> None:
+        """Write ``plan.json``: what each stage will need, and about which method, for those who look while it runs."""
+        write_atomically(
+            self.path / "plan.json", json.dumps({**plan.as_json(), "about_method": about_method}, indent=1)
+        )
 
     def write_results(self, results: dict[str, Any]) -> None:
-        """``results.json``, the last file of a run."""
+        """Write ``results.json``, the last file of a run."""
         write_atomically(self.path / RESULTS_NAME, json.dumps(results, indent=1))
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock, so that another process may write to the directory."""
         os.close(self._lock)
 
 
@@ -87,7 +89,7 @@ def read_results(run: Path) -> dict[str, Any] | None:
 
 
 def _refuse_any_run(path: Path) -> None:
-    """A directory without a config is one whose run was killed before it began, or an empty one of the user's."""
+    """Refuse a directory that holds more than a run leaves that was killed before it began."""
     own = {LOCK_NAME, f".{CONFIG_NAME}.partial"}
     if path.exists() and (not path.is_dir() or any(entry.name not in own for entry in path.iterdir())):
         raise StoreExistsError(
@@ -134,12 +136,12 @@ class EventLog:
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        """Write it and pass it on."""
+        """Write an event and pass it on."""
         line = json.dumps({"time": round(time.time(), 3), "event": type(event).__name__, **asdict(event)})
         with self._lock:
             self._file.write(line + "\n")
         self._then(event)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of events."""
         self._file.close()

@@ -23,7 +23,7 @@ from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.saved_model import MODEL_NAME, SavedModel, load_model, save_model
-from ecgl_scale.session.setup import resources_of
+from ecgl_scale.session.setup import RunSetup, resources_of
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.metrics import PerformanceMatrix
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -98,7 +98,7 @@ class ECGL:
         self._remove_temporary: Callable[[], object] | None = None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """The constructor's arguments by name, as sklearn asks for them."""
         del deep
         names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
         return {name: getattr(self, name) for name in names}
@@ -121,7 +121,7 @@ class ECGL:
     def plan(self, graph: GraphStore, tasks: TaskStream) -> MemoryPlan:
         """What learning these tasks will need; printing it shows a table."""
         config = self._config(graph)
-        return plan_run(graph, tasks, config, resources_of(config))
+        return plan_run(RunSetup(config, graph, tasks, resources_of(config)))
 
     def fit_task(self, graph: GraphStore, task: Task, *, on_event: EventSink = ignore_events) -> ECGL:
         """Train on a task, rank its nodes and remember some. Tasks come in order; the first begins anew."""
@@ -223,7 +223,7 @@ class ECGL:
         if self.directory is None:
             self._remove_temporary = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
-        self._learner = learner = Learner(config, graph, stream, directory, resources_of(config, on_event))
+        self._learner = learner = Learner(RunSetup(config, graph, stream, resources_of(config, on_event)), directory)
         self.matrix_ = PerformanceMatrix.empty(len(stream))
         self._saved, self._next = None, 0
         return learner

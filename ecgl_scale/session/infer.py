@@ -20,8 +20,8 @@ from ecgl_scale.base.output_file import check_output_file
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.infer.hops import k_hop_features, plan_k_hops
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference
-from ecgl_scale.infer.propagate import plan_propagated, propagate_features
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.graph import GraphStore
@@ -29,10 +29,10 @@ from ecgl_scale.units import MIB
 
 _log = logging.getLogger(__name__)
 RUN_TABLES = ("metrics.parquet", "split.parquet")
-"""Of a run's own files, those that are Parquet as predictions are."""
+"""A run's own files that are Parquet, as predictions are."""
 WRITE_ROWS = 1 << 16
 WRITE_COPIES, WRITTEN_ROW_BYTES = 3, 100
-"""Of the outputs of rows that are written at once, in float64; and of the row itself, on its way through Arrow."""
+"""Copies in float64 of the outputs that are written at once; and the bytes of a row on its way through Arrow."""
 KERNEL_BYTES = 32 * MIB
 """What kernels take once they are loaded, which an inference does before it looks at what is held."""
 
@@ -106,14 +106,14 @@ def infer_store(
 
 
 def _refuse_own_files(run: Path, target: Path) -> None:
-    """Predictions may go beside a run's files, but never in the place of one."""
+    """Refuse to write over a run's files: predictions may go beside them, but never in the place of one."""
     is_inside = run.resolve() in target.resolve().parents
     if is_inside and target.exists() and (target.suffix != ".parquet" or target.name in RUN_TABLES):
         raise InvalidInputError("this file belongs to the run", where=target, fix="choose another --out")
 
 
 def _warn(model: SavedModel, graph: GraphStore) -> None:
-    """What is not as someone might expect, and no error."""
+    """Warn of what someone might not expect, though it is no error."""
     if model.config.setting == "task-il":
         _log.warning(
             "the model was trained for task-il, but nothing says which task a node is of: "
@@ -131,7 +131,7 @@ def _plan(model: SavedModel, graph: GraphStore, resources: Resources) -> MemoryP
     room, threads = resources.room_bytes, resources.threads
     logits = 4 * graph.num_nodes * widths[-1]
     if config.learn.num_hops:
-        stage = plan_propagated(graph, config.learn.num_hops, norm=config.infer.norm, room_bytes=room, threads=threads)
+        stage = plan_k_hops(graph, config.learn.num_hops, norm=config.infer.norm, room_bytes=room, threads=threads)
         rows = 4 * min(WRITE_ROWS, graph.num_nodes) * (widths[0] + 2 * sum(widths[1:]))
         stage = replace(stage, host_bytes=stage.host_bytes + logits + rows)
     else:
@@ -151,7 +151,7 @@ def _infer_propagated(
     import torch
 
     started, weights = time.perf_counter(), model.weights
-    features = propagate_features(
+    features = k_hop_features(
         graph,
         model.config.learn.num_hops,
         resources,

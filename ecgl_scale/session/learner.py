@@ -6,7 +6,6 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods import method_of
+from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
@@ -28,12 +26,11 @@ from ecgl_scale.session.context import RunContext
 from ecgl_scale.session.directory import WORK_NAME
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.saved_model import save_model
-from ecgl_scale.session.setup import scaling_of
+from ecgl_scale.session.setup import RunSetup, scaling_of
 from ecgl_scale.store.features.sparse import SparseFeatures
-from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.graphs import TaskGraphs
 from ecgl_scale.tasks.metrics import Accuracy, accuracy
-from ecgl_scale.tasks.stream import Task, TaskStream
+from ecgl_scale.tasks.stream import Task
 
 BANK_NAME = "bank.arrow"
 SMALL_EPOCH_FLOPS = 2e8
@@ -42,9 +39,8 @@ SMALL_EPOCH_FLOPS = 2e8
 class Learner:
     """Weights, optimizer and bank of one run."""
 
-    def __init__(
-        self, config: RunConfig, graph: GraphStore, stream: TaskStream, directory: Path, resources: Resources
-    ) -> None:
+    def __init__(self, setup: RunSetup, directory: Path) -> None:
+        config, graph, stream, resources = setup.config, setup.graph, setup.stream, setup.resources
         self.config = config
         self.stream = stream
         self.directory = directory
@@ -79,7 +75,7 @@ class Learner:
 
     @property
     def bank(self) -> MemoryBank:
-        """What is remembered."""
+        """The memory bank: the nodes that are remembered so far."""
         return self.context.bank
 
     @property
@@ -231,17 +227,6 @@ def learn_task(learner: Learner, task: Task, *, from_epoch: int = 0) -> Iterator
     for epoch in range(from_epoch, learner.config.learn.epochs):
         yield epoch, learner.train_epoch(task, epoch)
     learner.end_task()
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads meanwhile."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def device_of(name: str) -> str:

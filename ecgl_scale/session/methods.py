@@ -1,10 +1,11 @@
-"""What methods there are, in words: for ``ecgl methods``."""
+"""What methods there are, in words, for ``ecgl methods``; and what a run's files say of its own, for reports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from ecgl_scale.learn.methods import METHODS
+from ecgl_scale.learn.method.table import built_in_methods, method_class
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class MethodDescription:
     stores: str
     """What it keeps of old tasks."""
     cost: str
-    """Of an epoch."""
+    """What an epoch costs."""
     backbones: tuple[str, ...]
     """Values of ``learn.train_as`` that it works with."""
     reference: str
@@ -29,6 +30,17 @@ def describe_methods() -> list[MethodDescription]:
     order = {"bound": 0, "regularisation": 1, "replay": 2}
     found = [
         MethodDescription(kind.name, kind.category, kind.stores, kind.cost, tuple(kind.backbones), kind.reference)
-        for kind in METHODS.values()
+        for kind in built_in_methods().values()
     ]
     return sorted(found, key=lambda method: (order.get(method.category, len(order)), method.name))
+
+
+def about_method(name: str) -> dict[str, Any]:
+    """What ``results.json`` and ``plan.json`` say of the run's method, as a report reads files and knows no methods."""
+    kind = method_class(name)
+    return {
+        "category": kind.category,
+        "section": kind.name,
+        "keeps_all_data": kind.keeps_tasks,
+        "is_reconstruction": kind.is_reconstruction,
+    }

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.infer.hops import k_hop_features
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.matrix import make_matrix
-from ecgl_scale.infer.propagate import propagate_features
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.features.dense import DenseFeatures
@@ -34,7 +34,7 @@ PREDICT_ROWS = 1 << 14
 
 
 def _in_file(matrix: Matrix, path: Path) -> Matrix:
-    """The same numbers in a mapped file: every task's are wanted until the last, and memory is for the one at work."""
+    """Put a matrix in a mapped file: those of all tasks are needed to the end, and memory is for the task at work."""
     if isinstance(matrix, np.memmap):
         return matrix
     mapped = make_matrix(len(matrix), matrix.shape[1], path)
@@ -83,7 +83,10 @@ class Predictor:
         return self._propagated[task.index]
 
     def _features_of_all_seen(self, after: Task) -> Matrix:
-        """Of all nodes seen, passed along all edges among them; of one task at a time, as there are more every time."""
+        """Propagated features of all nodes seen so far, along all edges among them.
+
+        Only those of the last task asked for are kept: with every task there are more nodes and more edges.
+        """
         if self._of_all_seen is None or self._of_all_seen[0] != after.index:
             self._of_all_seen = None
             shutil.rmtree(self._work / f"propagated-seen-{after.index - 1}", ignore_errors=True)
@@ -95,7 +98,7 @@ class Predictor:
     def _propagate(self, graph: GraphStore, local: NDArray[np.int64], name: str) -> Matrix:
         directory = self._work / name
         directory.mkdir(parents=True, exist_ok=True)
-        found = propagate_features(
+        found = k_hop_features(
             graph,
             self._config.learn.num_hops,
             self._resources,

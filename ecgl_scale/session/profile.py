@@ -18,7 +18,7 @@ from ecgl_scale.errors import UsageError
 CAPTURE_NAME = "memray.bin"
 PAGE_NAME = "memray.html"
 DRAW_SECONDS = 600
-"""Finding the names of all native functions takes a while; the results are written before."""
+"""The most that drawing may take: finding the names of all native functions is slow, and the results are written."""
 
 
 def require_memray() -> None:
@@ -41,10 +41,10 @@ def tracked(directory: Path) -> AbstractContextManager[object]:
 
 
 def draw_profile(directory: Path, on_event: EventSink) -> None:
-    """A flame graph of the capture, which stays in any case.
+    """Draw a flame graph of the capture, which stays in any case.
 
-    For a run that has ended well: one that is asked to stop has no time for it. In a process of its own, since memray
-    needs as much memory as the capture is large, and a picture that cannot be drawn must not fail the run.
+    It is drawn for a run that has ended well: one that is asked to stop has no time for it. A process of its own draws
+    it, since memray needs as much memory as the capture is large, and a picture that fails must not fail the run.
     """
     capture, page = directory / CAPTURE_NAME, directory / PAGE_NAME
     command = [sys.executable, "-m", "ecgl_scale.session.profile_page", str(capture), str(page)]

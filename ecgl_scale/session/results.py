@@ -15,6 +15,7 @@ from typing import Any
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.config.schema import RunConfig, changed_keys
 from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.session.methods import about_method
 from ecgl_scale.session.state import RunState
 from ecgl_scale.tasks.metrics import PerformanceMatrix
 from ecgl_scale.tasks.stream import TaskStream
@@ -40,6 +41,7 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
         "num_epochs": sum(map(len, state.losses)),
         "final_losses": [losses[-1] for losses in state.losses],
         "method": config.method,
+        "about_method": about_method(config.method),
         "preset": config.preset,
         "setting": config.setting,
         "score": config.tasks.score,
@@ -62,7 +64,7 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
 
 
 def summary(results: dict[str, Any]) -> str:
-    """``AA 94.1, AF -6.3``."""
+    """The accuracy of a run as text: ``AA 94.1, AF -6.3``."""
     return f"AA {results['aa']:.1f}, AF {'-' if results['af'] is None else format(results['af'], '.1f')}"
 
 
@@ -75,7 +77,7 @@ def matrix_of(rows: tuple[tuple[float, ...], ...], num_tasks: int) -> Performanc
 
 
 def write_metrics(path: Path, state: RunState) -> None:
-    """One row a measured value: losses by task and epoch, accuracies by task and tested task."""
+    """Write one row a measured value: losses by task and epoch, accuracies by task and tested task."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

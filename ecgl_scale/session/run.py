@@ -29,21 +29,20 @@ from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.clock import StageClock
 from ecgl_scale.engine.plan import MemoryPlan
-from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.session.checkpoint import Checkpoints
 from ecgl_scale.session.directory import EventLog, RunDirectory, read_results
 from ecgl_scale.session.learner import Learner, learn_task
+from ecgl_scale.session.methods import about_method
 from ecgl_scale.session.plan.remedy import require_fit
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.profile import draw_profile, require_memray, tracked
 from ecgl_scale.session.results import make_results, summary, write_metrics
 from ecgl_scale.session.run_log import LOG_NAME, RunLog
-from ecgl_scale.session.setup import open_store, resources_of, task_stream
+from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.time.estimate import is_long, with_times
-from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.tasks.stream import Task, TaskStream
+from ecgl_scale.tasks.stream import Task
 
 
 def run(
@@ -67,17 +66,15 @@ def run(
     """
     if memray:
         require_memray()
-    graph = open_store(config)
-    resources = resources_of(config, on_event)
     early: list[Event] = []
-    stream = task_stream(graph, config, _both(early.append, on_event))
-    plan = plan_run(graph, stream, config, resources)
-    require_fit(plan, graph, stream, config, resources)
-    if is_long(plan, graph, stream, config, resources):
-        plan = with_times(plan, graph, stream, config, resources)
+    setup = RunSetup.open(config, _both(early.append, on_event))
+    plan = plan_run(setup)
+    require_fit(plan, setup)
+    if is_long(plan, setup):
+        plan = with_times(plan, setup)
     directory = RunDirectory.open(out, config, resume=resume)
     try:
-        begun = RunState(config.digest(), graph.short_identity, stream.split_hash)
+        begun = RunState(config.digest(), setup.graph.short_identity, setup.stream.split_hash)
         state = RunState.read(directory.path) or begun
         _refuse_other_store(state, begun, directory.path)
         results = read_results(directory.path) if state.is_finished else None
@@ -85,9 +82,9 @@ def run(
             with RunLog(directory.path / LOG_NAME, on_event) as log:
                 log.begin(config, state, plan)
                 for event in early:
-                    log.hear(event)
+                    log.write_event(event)
                 with tracked(directory.path) if memray else nullcontext():
-                    results = _run_from(state, config, graph, stream, plan, directory, resources.with_events(log))
+                    results = _run_from(state, setup.with_events(log), plan, directory)
                 if memray:
                     draw_profile(directory.path, log)
                 log.say(f"finished: {summary(results)}")
@@ -117,29 +114,21 @@ def _refuse_other_store(state: RunState, begun: RunState, path: Path) -> None:
         )
 
 
-def _run_from(
-    state: RunState,
-    config: RunConfig,
-    graph: GraphStore,
-    stream: TaskStream,
-    plan: MemoryPlan,
-    directory: RunDirectory,
-    resources: Resources,
-) -> dict[str, Any]:
+def _run_from(state: RunState, setup: RunSetup, plan: MemoryPlan, directory: RunDirectory) -> dict[str, Any]:
     """All that is still to do, up to the results."""
     sampler = PeakSampler()
-    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, sampler, resources.on_event)
+    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, sampler, setup.resources.on_event)
     log = EventLog(directory.path / "events.jsonl", timeline)
     reason = "finished"
     try:
-        directory.write_plan(plan)
-        stream.save(directory.path / "split.parquet")
+        directory.write_plan(plan, about_method(setup.config.method))
+        setup.stream.save(directory.path / "split.parquet")
         state.write(directory.path)
         with sampler, timeline:
             clock = StageClock(sampler, log, records=state.stages)
-            learner = Learner(config, graph, stream, directory.path, resources.with_events(log))
+            learner = Learner(setup.with_events(log), directory.path)
             state = _learn_tasks(learner, state, clock, plan.planned_bytes, log)
-        results = make_results(config, stream, replace(state, stages=clock.records), plan)
+        results = make_results(setup.config, setup.stream, replace(state, stages=clock.records), plan)
         write_metrics(directory.path / "metrics.parquet", state)
         learner.save_model()
         directory.write_results(results)

@@ -29,7 +29,7 @@ LOG_NAME = "run.log"
 
 
 class RunLog:
-    """Writes what it hears from ``__enter__`` to ``__exit__``, and passes it on."""
+    """Writes events from ``__enter__`` to ``__exit__``, and passes them on."""
 
     def __init__(self, path: Path, then: EventSink = ignore_events) -> None:
         self._then = then
@@ -39,7 +39,7 @@ class RunLog:
             self._file = path.open("ab", buffering=0)
 
     def __call__(self, event: Event) -> None:
-        """Write what a person should know of it, and pass it on."""
+        """Write what a person should know of an event, and pass the event on."""
         self._lines(event)
         self._then(event)
 
@@ -49,8 +49,8 @@ class RunLog:
         with self._lock, suppress(OSError):
             self._file.write(f"{moment} {text}\n".encode(errors="replace"))
 
-    def hear(self, event: Event) -> None:
-        """Write an event of which everybody else knows already."""
+    def write_event(self, event: Event) -> None:
+        """Write an event and do not pass it on: everybody else has had it already."""
         self._lines(event)
 
     def begin(self, config: RunConfig, state: RunState, plan: MemoryPlan) -> None:
@@ -67,7 +67,7 @@ class RunLog:
         return self
 
     def _end_torn_line(self) -> None:
-        """The last line of a process that lost its power may lack its end."""
+        """End the last line, which a process that lost its power may have left without its end."""
         path = Path(self._file.name)
         size = path.stat().st_size
         with path.open("rb") as file:

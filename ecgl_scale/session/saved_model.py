@@ -25,7 +25,7 @@ ABOUT_NAME = "model.json"
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What the files hold."""
+    """A trained model as its files hold it."""
 
     config: RunConfig
     weights: SharedWeights
@@ -83,7 +83,7 @@ def _no_model(path: Path) -> InvalidInputError:
 
 
 def _config_of(path: Path, mapping: Any) -> RunConfig:
-    """The run's own file, or what the model says itself; neither is the user's command line, so it is bad input."""
+    """The config from the run's own file, or from the model's; what is wrong in it is bad input, not bad usage."""
     try:
         if mapping is None:
             return load_config(path / CONFIG_NAME)
@@ -97,7 +97,7 @@ def _config_of(path: Path, mapping: Any) -> RunConfig:
 def _refuse_other_shape(
     weights: SharedWeights, classes: tuple[int, ...], config: RunConfig, num_features: int | None, where: Path
 ) -> None:
-    """Weights that were put in the place of others: each file is right by itself, together they predict nonsense."""
+    """Refuse weights that took the place of others: each file is right by itself, together they predict nonsense."""
     fix = "use the weights that were written with them"
     if weights.num_classes != len(classes):
         raise InvalidInputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.memory import MemoryBudget
@@ -16,15 +16,40 @@ from ecgl_scale.tasks.scaling import Scaling, fit_standard
 from ecgl_scale.tasks.stream import TaskStream
 
 
+@dataclass(frozen=True, eq=False)
+class RunSetup:
+    """What a run works on and with: its config, the store, the stream of its tasks, and what it may use."""
+
+    config: RunConfig
+    graph: GraphStore
+    stream: TaskStream
+    resources: Resources
+
+    @classmethod
+    def open(cls, config: RunConfig, on_event: EventSink = ignore_events) -> RunSetup:
+        """Open the store of a config, draw its tasks, and find out what the run may use."""
+        graph = open_store(config)
+        return cls(config, graph, task_stream(graph, config, on_event), resources_of(config, on_event))
+
+    def with_config(self, config: RunConfig) -> RunSetup:
+        """This run with other settings; what they do not say stays, and no limit is looked for again."""
+        budget = self.resources.budget if config.memory is None else MemoryBudget.of(config.memory)
+        resources = replace(self.resources, budget=budget, threads=config.threads or self.resources.threads)
+        return replace(self, config=config, resources=resources)
+
+    def with_events(self, on_event: EventSink) -> RunSetup:
+        """This run with another listener."""
+        return replace(self, resources=self.resources.with_events(on_event))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of the model: features, hidden layers, classes."""
+        return (self.graph.num_features, *self.config.learn.hidden, self.stream.num_classes)
+
+
 def resources_of(config: RunConfig, on_event: EventSink = ignore_events) -> Resources:
     """What a run of this config may use, found out once."""
     return Resources.of(config.memory, config.threads, on_event=on_event)
-
-
-def resources_like(resources: Resources, config: RunConfig) -> Resources:
-    """The same for another config; what it does not say stays, and no limit is looked for again."""
-    budget = resources.budget if config.memory is None else MemoryBudget.of(config.memory)
-    return replace(resources, budget=budget, threads=config.threads or resources.threads)
 
 
 def open_store(config: RunConfig) -> GraphStore:

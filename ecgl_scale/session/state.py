@@ -21,7 +21,7 @@ class RunState:
     """The next thing to do is ``step`` of ``task``, from ``epoch`` on."""
 
     digest: str
-    """Of the config's keys that change results."""
+    """A digest of the config's keys that change results."""
     store_id: str
     split_hash: str
     task: int = 0

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.report.about_method import AboutMethod
 from ecgl_scale.report.files import read_object, read_samples, read_settings
 from ecgl_scale.tasks.metrics import PerformanceMatrix
-from ecgl_scale.watch.turn import Turn, follow
+from ecgl_scale.watch.stage_progress import StageProgress, after_event
 
 Condition = Literal["running", "finished", "stopped", "killed", "unknown"]
 
@@ -33,6 +34,8 @@ class Status:
     reason: str
     """Who runs it, or what ended it."""
     method: str
+    is_reconstruction: bool
+    """Whether the method was made again from a paper's description; it is called so wherever it is shown."""
     setting: str
     store: str
     num_tasks: int | None
@@ -49,7 +52,7 @@ class Status:
     rate: float | None
     """Units a second."""
     seconds_left: float | None
-    """Of this stage, at that rate."""
+    """The seconds that the rest of this stage takes at that rate."""
     epoch: int
     """Finished epochs of this task."""
     num_epochs: int | None
@@ -57,17 +60,17 @@ class Status:
     last_loss: float | None
     average_accuracy: float | None
     average_forgetting: float | None
-    """Both after the last finished task, in percent."""
+    """Accuracy and forgetting are in percent, after the last finished task."""
     seconds: float
-    """Of running, all processes together."""
+    """The seconds of running, all processes together."""
     silent_seconds: float | None
-    """Since the last sign of life."""
+    """The seconds since the last sign of life."""
     own_bytes: int
     """RssAnon + RssShmem, at the last sample."""
     peak_bytes: int
     planned_bytes: int
     step_planned_bytes: int
-    """Of this step; 0 where it was not planned."""
+    """The planned peak of this step; 0 where it was not planned."""
     budget_bytes: int
     resume: str
     """The command that goes on with it; empty where there is nothing to do."""
@@ -96,15 +99,16 @@ class RunWatcher:
         self._offset = 0
         self._seen: dict[str, Any] = {}
 
-    def look(self) -> Status:
-        """The status now."""
-        self._follow_events()
+    def read_status(self) -> Status:
+        """Read the files and say how far the run is now."""
+        self._read_events()
         path, seen = self._path, self._seen
         settings, plan, state = (
             read_settings(path / "config.yaml"),
             read_object(path / "plan.json"),
             read_object(path / "state.json"),
         )
+        about = AboutMethod.read(str(settings.get("method", "?")), plan)
         samples = read_samples(path / "memory.jsonl")
         condition, reason = self._condition(state)
         started, last = seen.get("started"), seen.get("time")
@@ -114,24 +118,25 @@ class RunWatcher:
         matrix = _matrix(rows[:finished])
         peaks = [int(stage.get("peak_bytes", 0)) for stage in state.get("stages", {}).values()]
         losses = {**dict(enumerate(_losses(state, seen.get("task")))), **seen.get("losses", {})}
-        turn: Turn | None = seen.get("turn")
+        progress: StageProgress | None = seen.get("progress")
         return Status(
             path=path,
             condition=condition,
             reason=reason,
-            method=str(settings.get("method", "?")),
+            method=about.name,
+            is_reconstruction=about.is_reconstruction,
             setting=str(settings.get("setting", "?")),
             store=str(settings.get("store", "?")),
             num_tasks=seen.get("num_tasks"),
             num_tasks_finished=finished,
             step=samples[-1].stage if samples else str(state.get("step", "")),
             part=samples[-1].part if samples else "",
-            stage="" if turn is None else turn.stage,
-            unit="" if turn is None else turn.unit,
-            done=None if turn is None else turn.done,
-            total=None if turn is None else turn.total,
-            rate=None if turn is None else turn.rate,
-            seconds_left=None if turn is None else turn.seconds_left,
+            stage="" if progress is None else progress.stage,
+            unit="" if progress is None else progress.unit,
+            done=None if progress is None else progress.done,
+            total=None if progress is None else progress.total,
+            rate=None if progress is None else progress.rate,
+            seconds_left=None if progress is None else progress.seconds_left,
             epoch=max(losses, default=-1) + 1,
             num_epochs=settings.get("learn.epochs"),
             first_loss=losses[min(losses)] if losses else None,
@@ -148,7 +153,7 @@ class RunWatcher:
             resume="" if condition in ("running", "finished") else resume_command(path),
         )
 
-    def _follow_events(self) -> None:
+    def _read_events(self) -> None:
         try:
             with (self._path / "events.jsonl").open("rb") as file:
                 file.seek(self._offset)
@@ -156,12 +161,12 @@ class RunWatcher:
                     if not line.endswith(b"\n"):
                         break  # being written: it is read when it is whole
                     self._offset += len(line)
-                    self._take(line)
-            self._seen["time"] = max(self._seen.get("time") or 0.0, _changed(self._path / "memory.jsonl"))
+                    self._take_in(line)
+            self._seen["time"] = max(self._seen.get("time") or 0.0, _changed_at(self._path / "memory.jsonl"))
         except OSError:
             return
 
-    def _take(self, line: bytes) -> None:
+    def _take_in(self, line: bytes) -> None:
         seen = self._seen
         try:
             event = json.loads(line)
@@ -171,9 +176,9 @@ class RunWatcher:
             return
         seen.setdefault("started", seen["time"])
         try:
-            seen["turn"] = follow(seen.get("turn"), event)
+            seen["progress"] = after_event(seen.get("progress"), event)
         except (ValueError, KeyError, TypeError):
-            seen["turn"] = None
+            seen["progress"] = None
         seen["stopped"] = event.get("reason") if kind == "RunStopped" else None
         if kind == "TaskStarted":
             seen["losses"], seen["task"] = {}, event.get("task")
@@ -231,7 +236,7 @@ def resume_command(path: Path) -> str:
 
 
 def _losses(state: dict[str, Any], task: int | None) -> list[float]:
-    """Of the task's epochs up to the last saved one: those before a resumption are known from there only."""
+    """Losses of the task's epochs up to the last saved one: before a resumption, only the state knows them."""
     known = state.get("losses") or []
     return list(known[task]) if task is not None and task < len(known) else []
 
@@ -246,7 +251,7 @@ def _matrix(rows: list[list[float]]) -> PerformanceMatrix | None:
     return matrix
 
 
-def _changed(path: Path) -> float:
+def _changed_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:

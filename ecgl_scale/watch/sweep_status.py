@@ -26,19 +26,19 @@ RunCondition = Literal["finished", "running", "failed", "stopped", "waiting"]
 
 @dataclass(frozen=True)
 class SweptRun:
-    """A combination with a seed."""
+    """A combination with a seed, and how far its run is."""
 
     path: str
-    """Within the sweep's directory."""
+    """The directory of the run, within the sweep's."""
     seed: int
     condition: RunCondition
     """``stopped``: it was begun and goes on with the sweep; ``waiting``: it has not begun."""
     accuracy: float | None
-    """AA, of a finished one."""
+    """The AA of a finished run."""
     message: str
     """What ended it."""
     now: Status | None
-    """Of one that is running, where it has begun to write."""
+    """The status of a running run, once it has begun to write."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class SweepStatus:
 
     @property
     def runs(self) -> list[SweptRun]:
-        """Of all combinations."""
+        """The runs of all combinations."""
         return [run for combination in self.combinations for run in combination.runs]
 
 
@@ -93,8 +93,8 @@ class SweepWatcher:
         if not self._record():
             raise InvalidInputError("the record of this sweep cannot be read", where=path / RECORD_NAME)
 
-    def look(self) -> SweepStatus:
-        """The status now."""
+    def read_status(self) -> SweepStatus:
+        """Read the files and say how far the sweep is now."""
         record = self._record()
         holder = read_object(self._path / ".lock")
         is_here = holder.get("host") == socket.gethostname()
@@ -103,7 +103,7 @@ class SweepWatcher:
             SweptCombination(
                 str(entry.get("name")),
                 dict(entry.get("settings", {})),
-                tuple(self._look_at(run, is_alive=is_alive) for run in entry.get("runs", [])),
+                tuple(self._run_status(run, is_alive=is_alive) for run in entry.get("runs", [])),
             )
             for entry in record.get("combinations", [])
         )
@@ -119,13 +119,13 @@ class SweepWatcher:
     def _record(self) -> dict[str, Any]:
         return read_object(self._path / RECORD_NAME)
 
-    def _look_at(self, entry: dict[str, Any], *, is_alive: bool) -> SweptRun:
+    def _run_status(self, entry: dict[str, Any], *, is_alive: bool) -> SweptRun:
         name, seed, status = str(entry.get("path")), int(entry.get("seed", 0)), entry.get("status")
         message = str(entry.get("message") or "")
         accuracy = self._accuracy(name)
         if accuracy is not None:
             return SweptRun(name, seed, "finished", accuracy, "", None)
-        now = self._watch(name)
+        now = self._status_of(name)
         if (now is not None and now.condition == "running") or (status == "running" and is_alive):
             # one that was just started has not locked its directory yet, or not even made it
             return SweptRun(name, seed, "running", None, "", now)
@@ -143,12 +143,12 @@ class SweepWatcher:
             self._accuracies[name] = float(found)
         return self._accuracies[name]
 
-    def _watch(self, name: str) -> Status | None:
+    def _status_of(self, name: str) -> Status | None:
         if name not in self._watchers:
             if not (self._path / name / "config.yaml").exists():
                 return None
             self._watchers[name] = RunWatcher(self._path / name, now=self._now)
-        return self._watchers[name].look()
+        return self._watchers[name].read_status()
 
 
 def _condition(runs: Sequence[SweptRun], who: str, *, is_alive: bool, is_elsewhere: bool) -> tuple[SweepCondition, str]:

@@ -20,7 +20,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
 
 
 def kernel_cache(function: Callable[..., Any]) -> FunctionCache | NullCache:
-    """Where numba keeps the compiled code of ``function``; nowhere if no place it knows can be written."""
+    """The cache of the compiled code of ``function``; one that keeps nothing if no place numba knows can be written."""
     try:
         return _KernelCache(function)
     except RuntimeError:  # numba: "no locator available"

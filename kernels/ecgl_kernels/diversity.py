@@ -82,10 +82,11 @@ def add_sparse_distances(
     num_columns: int,
     squared: NDArray[np.float64],
 ) -> None:
-    """The same for features in CSR, whose columns lie below ``num_columns``; ``x`` may be any slice of them.
+    """Add the squared distances to ``squared`` as ``add_distances`` does, for features ``x`` in CSR.
 
-    A bit for each column that a row meets tells them in ascending order at the end, and the squares are added one by
-    one to what ``squared`` has: the same additions wherever the columns are cut. Memory: 9 bytes a column.
+    Columns lie below ``num_columns``; ``x`` may be any slice of them. A bit for each column that a row meets tells them
+    in ascending order at the end, and the squares are added one by one to what ``squared`` has: the same additions
+    wherever the columns are cut. Memory: 9 bytes a column.
     """
     totals = np.zeros(num_columns, np.float64)
     is_own = np.zeros(num_columns, np.bool_)

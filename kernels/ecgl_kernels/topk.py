@@ -58,7 +58,7 @@ def keep_best(
 ) -> tuple[int, int]:
     """Offer the scores of the nodes ``ids``, each offered once in all; returns how many are kept, and -1.
 
-    Or the position of the first NaN in place of -1; the heap is then no answer to anything.
+    Where a score is NaN, its position is returned in place of -1; the heap is then no answer to anything.
     """
     for i in range(scores.size):
         if np.isnan(scores[i]):
@@ -77,7 +77,7 @@ def keep_best_of_classes(
     best: NDArray[np.float64],
     best_ids: NDArray[np.int64],
 ) -> int:
-    """The same with a heap for each class: class c has the places from ``offsets[c]`` up to ``offsets[c + 1]``.
+    """Offer scores as ``keep_best`` does, each to the heap of its class c: ``offsets[c]`` up to ``offsets[c + 1]``.
 
     Nodes with a label below 0 are in no class. Returns the position of the first NaN, or -1.
     """

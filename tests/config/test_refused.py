@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ecgl_scale.config.schema import METHOD_NAMES, config_from_mapping
+from ecgl_scale.config.method_sections import method_names
+from ecgl_scale.config.schema import config_from_mapping
 from ecgl_scale.errors import UsageError
 
 MINIMAL = {"store": "graph.ecgl"}
@@ -86,7 +87,7 @@ def test_a_key_that_is_no_text_is_unknown() -> None:
         ("tasks.class_order=[-1]", "list of integers >= 0 or null"),
         (
             "method=ecg",
-            f"{', '.join(METHOD_NAMES)} or package.module:Class",
+            f"{', '.join(method_names())} or package.module:Class",
         ),
         ("preset=best", "paper, reference or plus"),
         ("preset=[plus]", "paper, reference or plus"),

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from ecgl_scale.config.docs import configuration_table, update_page
 from ecgl_scale.config.messages import keys_of
 from ecgl_scale.config.presets import PRESETS
-from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, changed_keys, config_from_mapping, load_config
+from ecgl_scale.config.schema import (
+    NOT_IN_DIGEST,
+    RunConfig,
+    changed_keys,
+    config_class,
+    config_from_mapping,
+    load_config,
+)
 from ecgl_scale.config.text import dump_yaml, parse_yaml
 from ecgl_scale.errors import UsageError
 
@@ -32,7 +39,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def every_key() -> list[str]:
-    sections = keys_of(RunConfig.model_json_schema())
+    sections = keys_of(config_class().model_json_schema())
     return [f"{section}.{key}" if section else key for section, keys in sections.items() for key in keys]
 
 
@@ -79,7 +86,7 @@ def test_the_defaults_are_those_of_the_preset_plus() -> None:
         model = type(getattr(given, section))
         assert getattr(given, section) == model()
         assert values.keys() <= model.model_fields.keys()
-    assert RunConfig(store=Path("graph.ecgl")) == given
+    assert config_class()(store=Path("graph.ecgl")) == given
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -215,6 +222,33 @@ def test_the_digest_is_of_what_changes_results() -> None:
     others += ["tasks.classes_per_task=3", "bank.refill=false", "infer.norm=mean", "learn.hidden=[256, 256]"]
     digests = {config_from_mapping(MINIMAL, overrides=[text]).digest() for text in others}
     assert len(digests | {plain.digest()}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "digest"),
+    [
+        ((), "d21cebee3b2b9ac030f45db652441e7b18fe464ecbb086058a64f210f14bccfb"),
+        (("method=finetune", "preset=paper"), "07bb1da9c32280359baa8cbc493ec64e491daf3468197f8afca1f8b799271e07"),
+        (
+            ("method=dygrain", "preset=reference", "setting=task-il"),
+            "f116fe6c0028612462e0ba3e89308cdf165ee0da44ddaccc5fb1fd7b29ee5ed6",
+        ),
+        (
+            ("method=ewc", "ewc.lambda=3", "learn.epochs=7"),
+            "76fe08d6f5c47786666fecfb3856e3bfb69b0f12594319c567784da073efd729",
+        ),
+        (
+            ("method=ecgl_scale.learn.methods.ewc:Ewc",),
+            "97a4b8813c07d6131a69c413336cf48c83979f7f2fbc04863acac828e3cab220",
+        ),
+        (
+            ("cat.hidden=[4, 5]", "cat.real_nodes=7", "method=cat", "gem.reference=true"),
+            "52f512423b418888b56a995f8e6b38b3970388ee5d940f1872d546bb9823e20b",
+        ),
+    ],
+)
+def test_digests_are_what_they_were_so_that_runs_begun_before_go_on(overrides: tuple[str, ...], digest: str) -> None:
+    assert config_from_mapping({"store": "a.ecgl"}, overrides=overrides).digest() == digest
 
 
 def test_the_digest_does_not_depend_on_how_a_value_was_written() -> None:

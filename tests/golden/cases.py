@@ -96,6 +96,8 @@ STORES = (
         "sbm-sparse", "generate", "sbm", "STORE", "--nodes", "300", "--classes", "4", "--features", "30",
         "--features-as", "sparse", "--average-degree", "5", "--homophily", "0.5", "--signal", "2",
     ),
+    # As many rows a task as several lanes of a gradient take.
+    _store("lanes", "generate", "sbm", "STORE", "--nodes", "16000", "--classes", "4", "--features", "6", "--seed", "5"),
     _store("kron", "generate", "kron", "STORE", "--scale", "17", "--edge-factor", "2", "--features", "3"),
     _store("kron-directed", "generate", "kron", "STORE", "--scale", "9", "--directed", "--seed", "4"),
 )  # fmt: skip
@@ -161,6 +163,8 @@ RUNS = (
     _run("propagated", "dense", "learn.features=propagated:2", with_predictions=True),
     _run("propagated-sparse", "sparse", "learn.features=propagated:2"),
     _run("minibatch", "dense", "learn.batching=minibatch", "learn.batch_rows=24"),
+    _run("lanes", "lanes", "learn.block_rows=500", "tasks.classes_per_task=2"),
+    _run("lanes-ewc", "lanes", "learn.block_rows=700", "tasks.classes_per_task=2", "method=ewc", "learn.dropout=0.2"),
     _run("dropout", "dense", "learn.dropout=0.4", "learn.hidden=[16, 9]"),
     _run("dropout-gcn", "dense", "learn.dropout=0.4", AS_GCN),
     _run("blocks", "dense", "learn.block_rows=17", "infer.partitions=3", with_predictions=True),

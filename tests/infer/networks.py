@@ -53,6 +53,15 @@ def random_graph(path, num_nodes=60, num_edges=300, num_features=10, seed=0, den
     return build_graph(path, num_nodes, edge_index, matrix(num_nodes, num_features, seed, density), **settings)
 
 
+def clustered_graph(path):
+    """Eight groups of 40 nodes, numbered through each other, with few edges between groups."""
+    random = np.random.default_rng(0)
+    inside = random.integers(0, 40, (2, 6000)) * 8 + random.integers(0, 8, 6000)
+    between = random.integers(0, 320, (2, 60))
+    edges = np.concatenate([inside, between], axis=1)
+    return build_graph(path, 320, edges, matrix(320, 10), options=BuildOptions(symmetrise=True))
+
+
 def adjacency(graph):
     """A with exactly one self loop a node, as a dense matrix; row = destination."""
     found = np.zeros((graph.num_nodes, graph.num_nodes))

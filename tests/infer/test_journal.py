@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ecgl_scale.base.events import BlockFinished
-from ecgl_scale.infer import journal
+from ecgl_scale.engine import journal
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.layout import PassLayout, Planner
 from ecgl_scale.infer.settings import InferSettings
@@ -41,7 +41,7 @@ class StoppedError(Exception):
 
 @pytest.fixture(autouse=True)
 def save_always(monkeypatch):
-    monkeypatch.setattr(journal, "SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "EVERY_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_a_note_that_is_none_is_ignored(graph, tmp_path, text):
 
 
 def test_a_quick_inference_writes_nothing(graph, tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "SAVE_EVERY_SECONDS", 60.0)
+    monkeypatch.setattr(journal, "EVERY_SECONDS", 60.0)
     stop(graph, tmp_path / "w", 5)
     assert not (tmp_path / "w").exists()
 
@@ -199,7 +199,7 @@ def test_files_that_are_not_read_any_more_go(graph, tmp_path, monkeypatch):
 
 def _infer_slowly(store: Path, work: Path) -> None:
     """In a child: save each partition, and leave time to be killed between any two."""
-    journal.SAVE_EVERY_SECONDS = 0.0
+    journal.EVERY_SECONDS = 0.0
     infer_logits(
         GraphStore.open(store),
         layers_of(*WIDTHS),

@@ -19,6 +19,7 @@ from ecgl_scale.infer.layerwise import infer_logits, plan_inference
 from ecgl_scale.infer.layout import Layout, PassLayout, Planner
 from ecgl_scale.infer.program import shape_layers, write_program
 from ecgl_scale.infer.settings import InferSettings
+from ecgl_scale.infer.sizes import Sizes
 from ecgl_scale.units import GIB, MIB, parse_bytes
 from tests.infer.networks import BACKENDS, assert_close, layers_of, random_graph
 from tests.resources import at
@@ -87,7 +88,7 @@ def test_logits_that_do_not_fit_stay_in_a_file_which_the_next_call_leaves_alone(
 def planner(graph, *widths, **chosen):
     settings = InferSettings(**{"backend": "numba", **chosen})
     program = write_program(shape_layers(widths), settings, sparse=False)
-    return Planner(graph, program, settings, backend=settings.backend, threads=2)
+    return Planner(Sizes.of(graph), program, settings, backend=settings.backend, threads=2)
 
 
 def test_with_less_room_first_results_and_then_columns_leave_memory(large):
@@ -177,7 +178,7 @@ def test_columns_are_cut_to_what_another_device_holds(large):
     room = 200 * MIB
 
     def find(device_room):
-        one = Planner(large, program, settings, backend="torch", threads=2, device_room=device_room)
+        one = Planner(Sizes.of(large), program, settings, backend="torch", threads=2, device_room=device_room)
         layout = one.find(1 << 34)
         return layout, one.device_bytes(layout)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from ecgl_scale.graph.autograd import GraphPropagation
 from ecgl_scale.learn import attention
 from ecgl_scale.learn.attention import attention_gradient
-from ecgl_scale.learn.message import GraphPropagation
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore

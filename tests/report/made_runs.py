@@ -24,11 +24,13 @@ def make_run(
     gain: float = 0.0,
     is_finished: bool = True,
     changed: Sequence[str] | None = None,
+    about_method: dict[str, Any] | None = None,
     **keys: Any,
 ) -> Path:
     """Three tasks, each forgotten by 10 percent points; ``gain`` is added to every accuracy.
 
-    Without ``changed`` it is a run from before results named the keys that differ from preset and defaults.
+    Without ``changed`` it is a run from before results named the keys that differ from preset and defaults, and
+    without ``about_method`` from before they said what a report must know of it.
     """
     path.mkdir(parents=True)
     matrix = [
@@ -68,6 +70,8 @@ def make_run(
     }
     if changed is not None:
         results["changed"] = list(changed)
+    if about_method is not None:
+        results["about_method"] = about_method
     if is_finished:
         (path / "results.json").write_text(json.dumps(results))
     losses = [[1.0 / (epoch + 1) for epoch in range(4)] for _ in range(NUM_TASKS)]

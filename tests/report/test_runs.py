@@ -39,6 +39,22 @@ def test_a_key_of_another_method_or_one_that_is_new_makes_no_group(tmp_path: Pat
     assert len(groups_of(paths)) == 1
 
 
+def test_a_key_that_changes_no_result_makes_no_group(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / "a", learn__device="cpu"), make_run(tmp_path / "b", seed=1, learn__device="cuda")]
+    assert len(groups_of(paths)) == 1
+
+
+def test_what_a_run_says_of_its_method_is_believed(tmp_path: Path) -> None:
+    about = {"category": "bound", "section": "ewc", "keeps_all_data": True, "is_reconstruction": True}
+    paths = [make_run(tmp_path / str(seed), method="mine:Own", seed=seed, about_method=about) for seed in (0, 1)]
+    groups = groups_of(paths)
+    assert [group.forgetting for group in groups] == [None, None]
+    # The section ewc is its own now, and differs from seed to seed.
+    assert [group.label for group in groups] == [
+        f"mine:Own (reconstruction), ewc.lambda={1.0 + seed}" for seed in (0, 1)
+    ]
+
+
 def test_variants_are_named_by_what_sets_them_apart_from_the_usual(tmp_path: Path) -> None:
     labels = [group.label for group in groups_of(make_comparison(tmp_path)) if group.store == "one"]
     assert "ecgl" in labels

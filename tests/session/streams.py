@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.session.plan.run_plan import plan_run
-from ecgl_scale.session.setup import open_store, resources_of, task_stream
+from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.store.graph import GraphStore
 
 NUM_CLASSES = 6
@@ -92,5 +92,4 @@ def events_of(run: Path, kind: str) -> list[dict[str, Any]]:
 
 def plan_config(config: RunConfig) -> MemoryPlan:
     """The plan of a config."""
-    graph = open_store(config)
-    return plan_run(graph, task_stream(graph, config), config, resources_of(config))
+    return plan_run(RunSetup.open(config))

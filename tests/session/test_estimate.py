@@ -16,7 +16,7 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.run import run
-from ecgl_scale.session.setup import open_store, resources_of, task_stream
+from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.session.time.estimate import estimate
 from ecgl_scale.session.time.machine import TYPICAL, MachineRates, measure_machine, num_weights
 from tests.cli_runner import run_cli
@@ -25,9 +25,8 @@ from tests.session.streams import Drawn, config_of, read_json, write_config, wri
 
 
 def timed(config: RunConfig, rates: MachineRates = TYPICAL) -> MemoryPlan:
-    graph = open_store(config)
-    stream, resources = task_stream(graph, config), resources_of(config)
-    return estimate(plan_run(graph, stream, config, resources), graph, stream, config, resources, rates)
+    setup = RunSetup.open(config)
+    return estimate(plan_run(setup), setup, rates)
 
 
 def seconds_of(config: RunConfig, rates: MachineRates = TYPICAL) -> dict[str, float]:

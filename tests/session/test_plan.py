@@ -9,11 +9,11 @@ import pytest
 
 from ecgl_scale.base.memory import give_back_freed, own_memory_bytes
 from ecgl_scale.engine.plan import StagePlan
-from ecgl_scale.infer.propagate import plan_propagated
-from ecgl_scale.learn.message import held_graph_bytes
+from ecgl_scale.infer.hops import plan_k_hops
+from ecgl_scale.learn.graph_segment import held_graph_bytes
 from ecgl_scale.session.learner import Learner
 from ecgl_scale.session.plan.run_plan import LIBRARY_BYTES
-from ecgl_scale.session.setup import open_store, resources_of, task_stream
+from ecgl_scale.session.setup import RunSetup, open_store, task_stream
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import GIB, MIB
 from tests.session.streams import Drawn, config_of, plan_config, write_store
@@ -45,7 +45,7 @@ def test_propagated_features_are_planned_where_they_are_made(store: Path, cache:
     assert stages["evaluate"].formula.startswith("features passed along 2 edges")
     graph = open_store(config_of(store, cache))
     sized = [
-        plan_propagated(graph, 2, room_bytes=64 * GIB, threads=2, num_nodes=count).host_bytes
+        plan_k_hops(graph, 2, room_bytes=64 * GIB, threads=2, num_nodes=count).host_bytes
         for count in (10**6, 2 * 10**6)
     ]
     assert sized[1] - sized[0] >= 4 * 16 * 10**6
@@ -53,9 +53,9 @@ def test_propagated_features_are_planned_where_they_are_made(store: Path, cache:
 
 def test_propagated_features_of_a_task_are_in_a_file(store: Path, cache: Path, tmp_path: Path) -> None:
     config = config_of(store, cache, "learn.features=propagated:1")
-    graph = open_store(config)
-    stream = task_stream(graph, config)
-    learner = Learner(config, graph, stream, tmp_path, resources_of(config))
+    setup = RunSetup.open(config)
+    graph, stream = setup.graph, setup.stream
+    learner = Learner(setup, tmp_path)
     found = learner.predictor.features_of(stream[0])
     assert isinstance(found, np.memmap)
     assert found.shape == (stream[0].node_ids.size, graph.num_features)

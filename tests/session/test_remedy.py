@@ -13,7 +13,7 @@ from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import DoesNotFitError
 from ecgl_scale.session.plan.remedy import require_fit
 from ecgl_scale.session.plan.run_plan import plan_run
-from ecgl_scale.session.setup import open_store, resources_of, task_stream
+from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.units import GIB, MIB
 from tests.session.streams import config_of, draw_graph, write_store
 
@@ -36,15 +36,12 @@ def changed(config: RunConfig, *overrides: str) -> RunConfig:
 
 
 def planned(config: RunConfig) -> MemoryPlan:
-    graph = open_store(config)
-    return plan_run(graph, task_stream(graph, config), config, resources_of(config))
+    return plan_run(RunSetup.open(config))
 
 
 def checked(config: RunConfig) -> None:
-    graph = open_store(config)
-    stream = task_stream(graph, config)
-    resources = resources_of(config)
-    require_fit(plan_run(graph, stream, config, resources), graph, stream, config, resources)
+    setup = RunSetup.open(config)
+    require_fit(plan_run(setup), setup)
 
 
 CASES = [
@@ -99,14 +96,12 @@ def test_where_no_setting_is_enough_only_the_memory_is_named(
 
 def test_memory_that_is_for_someone_else_is_added(store: Path) -> None:
     config = config_of(store, None, "memory=16MiB")
-    graph = open_store(config)
-    stream = task_stream(graph, config)
-    resources = resources_of(config)
-    plan = plan_run(graph, stream, config, resources)
+    setup = RunSetup.open(config)
+    plan = plan_run(setup)
     named = []
     for besides in (0, GIB):
         with pytest.raises(DoesNotFitError) as refused:
-            require_fit(plan, graph, stream, config, resources, besides_bytes=besides)
+            require_fit(plan, setup, besides_bytes=besides)
         found = re.search(r"--memory (\d+)MiB", str(refused.value))
         assert found is not None
         named.append(int(found[1]))
@@ -116,16 +111,14 @@ def test_memory_that_is_for_someone_else_is_added(store: Path) -> None:
 def test_what_planning_itself_leaves_in_memory_is_not_asked_for(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever takes the advice does so in a new process."""
     config = config_of(large, None, "method=finetune", *BLOCKS, f"memory={own_memory_bytes() + 128 * MIB}")
-    graph, asked = open_store(config), []
-    stream = task_stream(graph, config)
-    resources = resources_of(config)
-    first = plan_run(graph, stream, config, resources)
+    setup, asked = RunSetup.open(config), []
+    first = plan_run(setup)
     for left in (0, 50 * MIB):
         with monkeypatch.context() as patch:
             patch.setattr(
                 "ecgl_scale.session.plan.run_plan.own_memory_bytes", lambda left=left: own_memory_bytes() + left
             )
             with pytest.raises(DoesNotFitError) as refused:
-                require_fit(first, graph, stream, config, resources)
+                require_fit(first, setup)
         asked.append(int(re.search(r"--memory (\d+)MiB", refused.value.fix or "")[1]))  # type: ignore[index]
     assert asked[1] - asked[0] < 10

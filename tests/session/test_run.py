@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale.base.memory import own_memory_bytes
-from ecgl_scale.config.schema import METHOD_NAMES
+from ecgl_scale.config.method_sections import method_names
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.tensors import load_tensors
 from ecgl_scale.session.run import run
@@ -110,11 +110,11 @@ def test_each_graph_is_cut_by_metis_once_however_often_it_is_tested_on(
     """Three tasks are six tests; a second run with the same cache finds all cuts."""
     cut: list[str] = []
 
-    def deal(path: Path, edges: Any, count: int, *_: object) -> Any:
-        cut.append(path.name)
-        return np.arange(edges.num_nodes, dtype=np.int32) % count
+    def deal(metis: Any, count: int) -> Any:
+        cut.append(metis.graph.path.name)
+        return np.arange(metis.graph.num_nodes, dtype=np.int32) % count
 
-    monkeypatch.setattr("ecgl_scale.infer.partition._run_metis", deal)
+    monkeypatch.setattr("ecgl_scale.graph.metis.run_metis", deal)
     keys = (FEW_EPOCHS, "infer.partitioner=metis", "infer.partitions=3", "infer.backend=numba")
     for name in ("first", "second"):
         run(config_of(store, tmp_path / "cache", *keys), tmp_path / name)
@@ -406,7 +406,7 @@ def test_a_single_task_has_no_forgetting(finish: Run) -> None:
     assert results["aa"] == results["matrix"][0][0]
 
 
-@pytest.mark.parametrize("method", METHOD_NAMES)
+@pytest.mark.parametrize("method", method_names())
 def test_classes_may_come_one_at_a_time_in_class_il(finish: Run, method: str) -> None:
     results = finish("tasks.classes_per_task=1", f"method={method}", "cat.steps=2", FEW_EPOCHS).results
     assert len(results["matrix"]) == 6

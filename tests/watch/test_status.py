@@ -12,8 +12,8 @@ import pytest
 
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.watch.stage_progress import after_event
 from ecgl_scale.watch.status import RunWatcher, holds_lock
-from ecgl_scale.watch.turn import follow
 from tests.report.made_runs import MIB, events, make_run, samples, write_lines
 
 
@@ -36,7 +36,7 @@ def test_a_run_whose_process_holds_the_lock_is_running(tmp_path: Path) -> None:
     run = unfinished(tmp_path / "a")
     lock = take_lock(run / ".lock", target=run)
     try:
-        found = RunWatcher(run, now=lambda: 110.0).look()
+        found = RunWatcher(run, now=lambda: 110.0).read_status()
         assert holds_lock(run / ".lock", os.getpid())
     finally:
         os.close(lock)
@@ -54,7 +54,7 @@ def test_a_run_whose_process_holds_the_lock_is_running(tmp_path: Path) -> None:
 def test_a_killed_run_says_how_to_go_on(tmp_path: Path) -> None:
     run = unfinished(tmp_path / "a")
     hold(run)
-    found = RunWatcher(run).look()
+    found = RunWatcher(run).read_status()
     assert found.condition == "killed"
     assert "is gone" in found.reason
     assert found.resume == f"ecgl run {run}/config.yaml --out {run} --resume"
@@ -64,21 +64,21 @@ def test_a_run_that_was_stopped_says_by_what_until_it_is_resumed(tmp_path: Path)
     run = unfinished(tmp_path / "a")
     hold(run)
     watcher = RunWatcher(run)
-    assert watcher.look().condition == "killed"
+    assert watcher.read_status().condition == "killed"
     with (run / "events.jsonl").open("a") as file:
         file.write('{"time": 120, "event": "RunStopped", "reason": "StopRequestedError: stopped by SIGTERM"}\n')
         file.write('{"time": 121, "event": "TaskSt')
-    found = watcher.look()
+    found = watcher.read_status()
     assert (found.condition, found.reason) == ("stopped", "StopRequestedError: stopped by SIGTERM")
     with (run / "events.jsonl").open("a") as file:
         file.write('arted", "task": 1, "num_tasks": 3}\n')
-    assert watcher.look().condition == "killed"
+    assert watcher.read_status().condition == "killed"
 
 
 def test_a_finished_run_has_nothing_to_resume(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     hold(run)
-    found = RunWatcher(run).look()
+    found = RunWatcher(run).read_status()
     assert (found.condition, found.resume, found.num_tasks_finished) == ("finished", "", 3)
     assert found.average_accuracy == 80.0
     assert found.average_forgetting == -15.0
@@ -88,8 +88,8 @@ def test_a_run_on_another_machine_is_judged_by_its_signs_of_life(tmp_path: Path)
     run = unfinished(tmp_path / "a")
     hold(run, host="far-away")
     last = (run / "memory.jsonl").stat().st_mtime
-    assert RunWatcher(run, now=lambda: last + 5).look().condition == "running"
-    silent = RunWatcher(run, now=lambda: last + 5000).look()
+    assert RunWatcher(run, now=lambda: last + 5).read_status().condition == "running"
+    silent = RunWatcher(run, now=lambda: last + 5000).read_status()
     assert silent.condition == "unknown"
     assert silent.resume
 
@@ -98,7 +98,7 @@ def test_a_run_killed_before_its_first_file_is_shown_too(tmp_path: Path) -> None
     run = unfinished(tmp_path / "a")
     for name in ("state.json", "plan.json", "events.jsonl", "memory.jsonl"):
         (run / name).unlink()
-    found = RunWatcher(run).look()
+    found = RunWatcher(run).read_status()
     assert (found.condition, found.num_tasks, found.num_tasks_finished, found.epoch) == ("killed", None, 0, 0)
 
 
@@ -108,26 +108,26 @@ def test_a_stage_tells_its_rate_and_the_time_left(tmp_path: Path) -> None:
     step = {"time": 199.0, "event": "StepStarted", "step": "train", "planned_bytes": 240 * MIB}
     watcher = RunWatcher(run)
     write_lines(run / "events.jsonl", [*events()[:6], step, stage])
-    found = watcher.look()
+    found = watcher.read_status()
     assert (found.stage, found.done, found.total, found.rate) == ("train task 1", None, 10, None)
     assert found.step_planned_bytes == 240 * MIB
     epoch = {"event": "EpochFinished", "task": 1, "loss": 0.5, "seconds": 0.5}
     with (run / "events.jsonl").open("a") as file:
         file.writelines(json.dumps({"time": 201.0 + n / 2, "epoch": n + 4, **epoch}) + "\n" for n in range(2))
-    found = watcher.look()  # resumed after four epochs, two of which have taken a second
+    found = watcher.read_status()  # resumed after four epochs, two of which have taken a second
     assert (found.done, found.rate, found.seconds_left) == (6, 2.0, 2.0)
 
 
 @pytest.mark.parametrize("kind", ["TaskStarted", "StepStarted", "StageFinished", "RunStopped"])
 def test_a_stage_is_over_when_it_ends_or_something_else_begins(kind: str) -> None:
-    turn = follow(None, {"event": "StageStarted", "stage": "rank", "total": None, "unit": "rows"})
-    assert turn is not None
-    first = follow(turn, {"event": "BlockFinished", "stage": "rank", "done": 5, "time": 10.0})
-    second = follow(first, {"event": "BlockFinished", "stage": "rank", "done": 9, "time": 12.0})
+    begun = after_event(None, {"event": "StageStarted", "stage": "rank", "total": None, "unit": "rows"})
+    assert begun is not None
+    first = after_event(begun, {"event": "BlockFinished", "stage": "rank", "done": 5, "time": 10.0})
+    second = after_event(first, {"event": "BlockFinished", "stage": "rank", "done": 9, "time": 12.0})
     assert second is not None
     assert (second.rate, second.seconds_left) == (2.0, None)
-    assert follow(second, {"event": "BlockFinished", "stage": "other", "done": 70, "time": 13.0}) == second
-    assert follow(second, {"event": kind, "stage": "rank", "time": 14.0}) is None
+    assert after_event(second, {"event": "BlockFinished", "stage": "other", "done": 70, "time": 13.0}) == second
+    assert after_event(second, {"event": kind, "stage": "rank", "time": 14.0}) is None
 
 
 def test_any_other_directory_is_refused(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def locked(*folders: Path) -> Iterator[None]:
 
 
 def conditions(sweep: Path) -> list[str]:
-    return [run.condition for run in SweepWatcher(sweep).look().runs]
+    return [run.condition for run in SweepWatcher(sweep).read_status().runs]
 
 
 def test_while_it_runs_it_says_which_run_goes_on_and_how_far_that_is(tmp_path: Path) -> None:
@@ -102,10 +102,10 @@ def test_a_run_that_was_just_started_is_running_before_it_has_a_directory(tmp_pa
 def test_a_run_that_has_ended_since_the_record_was_written_counts_as_finished(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path / "sweep")
     watcher = SweepWatcher(sweep)
-    assert watcher.look().combinations[1].accuracy is not None
+    assert watcher.read_status().combinations[1].accuracy is not None
     results = json.loads((sweep / "method-gem/seed-0/results.json").read_text())
     (sweep / "method-gem/seed-1/results.json").write_text(json.dumps({**results, "aa": 82.0}))
-    found = watcher.look().combinations[1]
+    found = watcher.read_status().combinations[1]
     assert [run.condition for run in found.runs] == ["finished", "finished"]
     assert str(found.accuracy) == "81.0 ± 1.0"
 
@@ -115,8 +115,8 @@ def test_a_sweep_on_another_machine_is_judged_by_its_runs(tmp_path: Path) -> Non
     for folder in (sweep, sweep / "method-gem/seed-1"):
         (folder / ".lock").write_text('{"host": "far-away", "pid": 3}')
     last = (sweep / "method-gem/seed-1/memory.jsonl").stat().st_mtime
-    assert SweepWatcher(sweep, now=lambda: last + 5).look().condition == "running"
-    assert SweepWatcher(sweep, now=lambda: last + 5000).look().condition == "unknown"
+    assert SweepWatcher(sweep, now=lambda: last + 5).read_status().condition == "running"
+    assert SweepWatcher(sweep, now=lambda: last + 5000).read_status().condition == "unknown"
 
 
 def test_a_combination_of_a_sweep_is_not_taken_for_a_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``auto`` and the names."""
+"""Which backend ``auto`` stands for, and the backend of a name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.infer.block import Worker
+from ecgl_scale.infer.backends.backend import Backend
 from ecgl_scale.infer.settings import InferSettings
 
 NVIDIA = Path("/dev/nvidiactl")
 SHARE_OF_DEVICE = 0.8
-"""Of what is free on it: allocators and libraries need some too."""
+"""The share of a device's free memory that is used: allocators and libraries need some too."""
 
 
 def choose_backend(settings: InferSettings) -> str:
@@ -29,21 +29,21 @@ def choose_backend(settings: InferSettings) -> str:
     return "torch" if torch.cuda.is_available() else "numba"
 
 
-def make_worker(name: str, settings: InferSettings, threads: int) -> Worker:
+def make_backend(name: str, settings: InferSettings, threads: int) -> Backend:
     """The backend of this name; what it needs is imported here and not before."""
     if name == "numba":
-        from ecgl_scale.infer.backends.numba_backend import NumbaWorker
+        from ecgl_scale.infer.backends.numba_backend import NumbaBackend
 
-        return NumbaWorker(threads)
+        return NumbaBackend(threads)
     if name == "dgl":
-        from ecgl_scale.infer.backends.dgl_backend import DglWorker
+        from ecgl_scale.infer.backends.dgl_backend import DglBackend
 
-        return DglWorker()
+        return DglBackend(threads)
     try:
-        from ecgl_scale.infer.backends.torch_backend import TorchWorker
+        from ecgl_scale.infer.backends.torch_backend import TorchBackend
     except ImportError as error:
         raise UsageError("torch is not installed here", fix="pip install torch, or backend: numba") from error
-    return TorchWorker(settings.device)
+    return TorchBackend(settings.device, threads)
 
 
 def find_device_room(name: str, settings: InferSettings) -> int | None:

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.infer.backends.torch_backend import TorchWorker
+from ecgl_scale.infer.backends.torch_backend import TorchBackend
 
 
-class DglWorker(TorchWorker):
-    """The torch worker with DGL's sum over in-neighbours."""
+class DglBackend(TorchBackend):
+    """The torch backend with DGL's sum over in-neighbours."""
 
     name = "dgl"
 
-    def __init__(self) -> None:
-        super().__init__("cpu")  # the wheels on PyPI know no other device
+    def __init__(self, threads: int) -> None:
+        super().__init__("cpu", threads)  # the wheels on PyPI know no other device
         self._dgl = import_dgl()
 
     def multiply(self, indptr: torch.Tensor, indices: torch.Tensor, num_sources: int) -> torch.Tensor:

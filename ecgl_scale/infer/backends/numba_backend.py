@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ecgl_kernels.spmm import propagate_rows
 from ecgl_scale.engine.threads import map_bounded
-from ecgl_scale.infer.block import SourceBlock
-from ecgl_scale.infer.dense import BufferPool, cut_chunks, places_of, write_rows
-from ecgl_scale.infer.edges import Rows, Scale
+from ecgl_scale.graph.adjacency import CsrRows
+from ecgl_scale.infer.chunks import BufferPool, Target, cut_chunks, places_of
 from ecgl_scale.infer.program import Pass
 from ecgl_scale.infer.settings import Matrix
+from ecgl_scale.infer.source_block import SourceBlock
 
 
-class NumbaWorker:
+class NumbaBackend:
     """Pull kernels in threads; the same bits for any number of threads, partitions and column slices."""
 
     name = "numba"
@@ -21,49 +19,42 @@ class NumbaWorker:
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
-    def begin(self, one: Pass, source_width: int) -> None:
+    def begin(self, layer_pass: Pass, source_width: int) -> None:
         """Make buffers for every thread."""
-        self._pass = one
-        self._pool = BufferPool(one, source_width, self._threads)
+        self._pass = layer_pass
+        self._pool = BufferPool(layer_pass, source_width, self._threads)
 
     def take_source(self, source: Matrix) -> None:
-        """Blocks carry their source."""
+        """The kernels take the source from the block."""
 
     def end(self) -> None:
-        """Nothing is held."""
+        """The kernels hold nothing."""
 
     def aggregate(self, block: SourceBlock, out: Matrix) -> None:
-        """Sum rows straight into ``out``, or through a copy where its rows are not contiguous."""
+        """Sum rows straight into ``out``."""
 
         def sum_chunk(chunk: tuple[int, int]) -> None:
-            start, stop = chunk
-            target = out[start:stop]
-            if target.flags.c_contiguous:
-                _sum_rows(block, start, stop, target)
-            else:
-                rows = np.empty((stop - start, block.source.shape[1]), np.float32)
-                _sum_rows(block, start, stop, rows)
-                target[:] = rows[:, : target.shape[1]]
+            _sum_rows(block, *chunk, out[slice(*chunk)])
 
-        for _ in map_bounded(sum_chunk, cut_chunks(block.partition), threads=self._threads):
+        for _ in map_bounded(sum_chunk, cut_chunks(block.first_row, block.num_rows), threads=self._threads):
             pass
 
-    def run(self, block: SourceBlock, next_scale: Scale, out: Matrix) -> None:
+    def run(self, block: SourceBlock, target: Target) -> None:
         """Sum and multiply chunk by chunk."""
 
         def run_chunk(chunk: tuple[int, int]) -> None:
             start, stop = chunk
             with self._pool.buffers() as buffers:
-                places = places_of(block.partition, start, stop)
+                places = places_of(block.first_row, start, stop)
                 rows = _sum_rows(block, start, stop, buffers.first[places])
                 sums = block.row_sums(rows, start, stop) if self._pass.needs_sums else None
-                write_rows(block.partition, start, stop, buffers.finish(places, sums), next_scale, out)
+                target.write(start, stop, buffers.finish(places, sums))
 
-        for _ in map_bounded(run_chunk, cut_chunks(block.partition), threads=self._threads):
+        for _ in map_bounded(run_chunk, cut_chunks(block.first_row, block.num_rows), threads=self._threads):
             pass
 
 
-def _sum_rows(block: SourceBlock, start: int, stop: int, out: Matrix) -> Rows:
+def _sum_rows(block: SourceBlock, start: int, stop: int, out: Matrix) -> CsrRows:
     rows = block.cut(start, stop)
     row_scale = None if block.row_scale is None else block.row_scale[start:stop]
     first = block.first_own + start

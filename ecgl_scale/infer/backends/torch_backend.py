@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
+from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.errors import UsageError
-from ecgl_scale.infer.block import SourceBlock
-from ecgl_scale.infer.edges import Rows, Scale
+from ecgl_scale.graph.adjacency import CsrRows
+from ecgl_scale.infer.chunks import Target
 from ecgl_scale.infer.program import Pass
 from ecgl_scale.infer.settings import Matrix
+from ecgl_scale.infer.source_block import SourceBlock
 
 
-class TorchWorker:
+class TorchBackend:
     """Works on a whole partition at once, with torch's own threads."""
 
     name = "torch"
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, threads: int) -> None:
         self._device = find_device(device)
+        self._threads = threads
         self._buffers: list[torch.Tensor] = []
 
-    def begin(self, one: Pass, source_width: int) -> None:
+    def begin(self, layer_pass: Pass, source_width: int) -> None:
         """Put the weights where the work is."""
         del source_width
-        self._pass = one
-        self._weights = [None if step.weight_t is None else self._tensor(step.weight_t) for step in one.dense]
-        self._biases = [None if step.bias is None else self._tensor(step.bias) for step in one.dense]
-        self._buffers = [torch.empty(0, device=self._device) for _ in one.dense]
+        self._pass = layer_pass
+        self._weights = [None if step.weight_t is None else self._tensor(step.weight_t) for step in layer_pass.dense]
+        self._biases = [None if step.bias is None else self._tensor(step.bias) for step in layer_pass.dense]
+        self._buffers = [torch.empty(0, device=self._device) for _ in layer_pass.dense]
 
     def take_source(self, source: Matrix) -> None:
         """Put the rows to sum where the work is; on the processor they stay where they are."""
@@ -45,12 +46,17 @@ class TorchWorker:
 
     def aggregate(self, block: SourceBlock, out: Matrix) -> None:
         """One product, copied out."""
-        summed = self._sum(block, block.cut(0, block.partition.num_rows))
-        out[:] = summed[:, : out.shape[1]].cpu().numpy()
+        with torch_threads(self._threads):
+            summed = self._sum(block, block.cut(0, block.num_rows))
+            out[:] = summed[:, : out.shape[1]].cpu().numpy()
 
-    def run(self, block: SourceBlock, next_scale: Scale, out: Matrix) -> None:
+    def run(self, block: SourceBlock, target: Target) -> None:
         """The product, then the dense steps."""
-        num_rows = block.partition.num_rows
+        with torch_threads(self._threads):
+            self._run(block, target)
+
+    def _run(self, block: SourceBlock, target: Target) -> None:
+        num_rows = block.num_rows
         rows = block.cut(0, num_rows)
         found = self._sum(block, rows)[:, : self._pass.width]
         sums = self._tensor(block.row_sums(rows, 0, num_rows)) if self._pass.needs_sums else None
@@ -64,10 +70,9 @@ class TorchWorker:
                 found += bias
             if step.relu:
                 found.relu_()
-        where = block.partition.where
-        if next_scale is not None:
-            found *= self._tensor(next_scale[where])[:, None]
-        out[where, : found.shape[1]] = found.cpu().numpy()
+        if target.scale is not None:
+            found *= self._tensor(target.scale)[:, None]
+        target.matrix[target.where, : found.shape[1]] = found.cpu().numpy()
 
     def _buffer(self, number: int, num_rows: int, width: int) -> torch.Tensor:
         """Used again by every partition: fresh pages cost more than most products."""
@@ -76,8 +81,8 @@ class TorchWorker:
             self._buffers[number] = torch.empty(num_rows * width, device=self._device)
         return self._buffers[number][: num_rows * width].view(num_rows, width)
 
-    def _sum(self, block: SourceBlock, rows: Rows) -> torch.Tensor:
-        num_rows, num_sources = block.partition.num_rows, len(block.source)
+    def _sum(self, block: SourceBlock, rows: CsrRows) -> torch.Tensor:
+        num_rows, num_sources = block.num_rows, len(block.source)
         if rows.num_edges:
             indptr, indices = _as_signed(rows, num_sources)
             summed = self.multiply(
@@ -106,7 +111,7 @@ class TorchWorker:
         return tensor
 
 
-def _as_signed(rows: Rows, num_sources: int) -> tuple[Any, Any]:
+def _as_signed(rows: CsrRows, num_sources: int) -> tuple[Any, Any]:
     """Row offsets from 0 and ids as signed integers of one width, both as copies that may be written to."""
     start, stop = int(rows.indptr[0]), int(rows.indptr[-1])
     dtype = np.int32 if max(num_sources, stop - start) < 1 << 31 else np.int64
@@ -126,14 +131,3 @@ def find_device(device: str) -> Any:
                 fix="device: cpu, or auto",
             )
     return torch.device(device)
-
-
-@contextmanager
-def torch_threads(threads: int) -> Iterator[None]:
-    """Let torch use so many threads, and what it used before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

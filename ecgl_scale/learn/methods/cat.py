@@ -14,30 +14,33 @@ to 318 and the E-CGL paper's table has 100 to 5,000. task-IL has a node compete 
 
 The task graph is read twice (features and edges, more often where few columns fit) for P X; that stays in memory
 where it fits and else in a file, and is then read block by block, once for 16 encoders. ``real_nodes`` draws so many
-nodes of each class for those instead of all. Memory: ``spread.plan_features``; then P X, the encoders and 48 MiB.
+nodes of each class for those instead of all. Memory: ``plan_one_hop``; then P X, the encoders and 48 MiB.
 Condensing is repeatable and kept in the run's work directory, so a run that goes on does it once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.config.sections import Section, Size
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.graph.propagate import one_hop_features, plan_one_hop
 from ecgl_scale.learn.adam import Adam
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes
-from ecgl_scale.learn.methods.kept import bank_of_state, bank_state, draw_per_class, labelled
+from ecgl_scale.learn.method.base import ROW_BYTES, Arrays, Context, Method, MethodPlan, TaskSizes
+from ecgl_scale.learn.method.kept import bank_of_state, bank_state, draw_per_class, labelled
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import plan_features, propagate_features
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.tasks.graphs import positions_of
@@ -50,14 +53,34 @@ STAGE = "condense"
 Ids = NDArray[np.int64]
 
 
+class CatConfig(Section):
+    """Condense and train."""
+
+    nodes: int = Field(default=60, ge=1, description="Synthetic nodes of each task. The paper's table: 100 to 5,000.")
+    steps: int = Field(
+        default=1000,
+        ge=1,
+        description="Random encoders that real and synthetic nodes are matched by. The public code: 3,000 to 5,000.",
+    )
+    lr: float = Field(default=0.001, gt=0, description="Step size of the synthetic features.")
+    hidden: tuple[Size, ...] = Field(
+        default=(512,), strict=False, min_length=1, description="Widths of the encoders, each followed by a ReLU."
+    )
+    real_nodes: Size | None = Field(
+        default=None, description="Nodes of each class drawn for every 16 encoders. `null`: all of them, as the paper."
+    )
+
+
 class Cat(Method):
     """Keeps a condensed graph of each task and learns from nothing else."""
 
     name: ClassVar[str] = "cat"
+    place: ClassVar[int] = 100
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "cat.nodes synthetic nodes a task, features and label"
     cost: ClassVar[str] = "one pass over the condensed graphs; before that, one over the task for cat.steps encoders"
     reference: ClassVar[str] = "CaT: Balanced Continual Graph Learning with Graph Condensation (Liu, Qiu and Huang)"
+    settings: ClassVar[type[Section]] = CatConfig
 
     def __init__(self) -> None:
         self._condensed = MemoryBank.empty(1)
@@ -88,26 +111,23 @@ class Cat(Method):
         return before.add(task.index, np.arange(len(arrays["labels"])), arrays["labels"], arrays["rows"])
 
     def _condense(self, context: Context) -> tuple[NDArray[np.float32], Ids]:
-        task, config = context.task, context.config
+        task, config, settings = context.task, context.config, context.config.section(CatConfig)
         labels = context.stream.labels_of(task.train_ids)
         rng = np.random.default_rng((config.seed, task.index))
-        chosen = draw_per_class(labels, share_nodes(labels, config.cat.nodes), rng)
+        chosen = draw_per_class(labels, share_nodes(labels, settings.nodes), rng)
         first = context.rows(task, task.train_ids[chosen], f"condensed-{task.index}")
         real = context.rows(task, task.train_ids, f"real-{task.index}") if config.learn.num_hops else None
         if real is None:  # else the model's input has passed the edges already
             graph, nodes = context.graph(task)
-            real = propagate_features(
-                graph,
-                positions_of(nodes, task.train_ids),
-                context.resources,
-                path=context.work / "rows" / f"propagated-{task.index}.f32",
-            )
+            local = positions_of(nodes, task.train_ids)
+            path = context.work / "rows" / f"propagated-{task.index}.f32"
+            real = RowCache.from_array(one_hop_features(graph, local, context.resources, path=path))
         condenser = Condenser(real, labels, config, device=context.trainer.weights.device)
-        context.resources.on_event(StageStarted(STAGE, config.cat.steps, "encoders"))
+        context.resources.on_event(StageStarted(STAGE, settings.steps, "encoders"))
         rows = torch.from_numpy(np.array(first.read(0, first.num_rows))).to(context.trainer.weights.device)
-        adam = Adam([rows], lr=config.cat.lr, weight_decay=0.0)
-        for start in range(0, config.cat.steps, ENCODERS_AT_ONCE):
-            stop = min(start + ENCODERS_AT_ONCE, config.cat.steps)
+        adam = Adam([rows], lr=settings.lr, weight_decay=0.0)
+        for start in range(0, settings.steps, ENCODERS_AT_ONCE):
+            stop = min(start + ENCODERS_AT_ONCE, settings.steps)
             condenser.match(rows, labels[chosen], adam, [(task.index, step) for step in range(start, stop)], rng)
             context.resources.on_event(BlockFinished(STAGE, stop))
         return rows.cpu().numpy(), labels[chosen]
@@ -120,20 +140,17 @@ class Cat(Method):
         """Go on from ``state()``."""
         self._condensed = bank_of_state(state, 1)
 
-    def planned_node_bytes(
-        self, config: RunConfig, *, row_bytes: int, num_features: int, num_classes: int, num_tasks: int
-    ) -> int:
-        """Rows, dense whatever the store's are, and 40 bytes a node."""
-        del row_bytes
-        return max(config.cat.nodes * num_tasks, num_classes) * (4 * num_features + 40)
-
-    def planned_work_bytes(self, config: RunConfig, sizes: TaskSizes) -> int:
-        """P X being made, or held beside encoders and blocks of embeddings."""
-        num_features = sizes.widths[0]
-        layout = plan_features(sizes.num_nodes, sizes.num_rows, num_features, room_bytes=sizes.room_bytes)
-        encoders = 4 * ENCODERS_AT_ONCE * sum(a * b + b for a, b in pairwise((num_features, *config.cat.hidden)))
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
+        """Dense rows and 40 bytes a node; P X being made, or held beside encoders and blocks of embeddings."""
+        settings, num_features = config.section(CatConfig), sizes.num_features
+        layout = plan_one_hop(sizes.num_nodes, sizes.num_rows, num_features, room_bytes=sizes.room_bytes)
+        encoders = 4 * ENCODERS_AT_ONCE * sum(a * b + b for a, b in pairwise((num_features, *settings.hidden)))
         working = max(layout.peak_bytes, layout.held_bytes + encoders + 3 * BLOCK_BYTES)
-        return working + ROW_BYTES * sizes.num_rows
+        return replace(
+            super().plan(config, sizes),
+            state_bytes=max(settings.nodes * sizes.num_tasks, sizes.num_classes) * (4 * num_features + 40),
+            work_bytes=working + ROW_BYTES * sizes.num_rows,
+        )
 
 
 class Condenser:
@@ -143,14 +160,14 @@ class Condenser:
         self._real = real
         self._labels = labels
         self._classes, self._places = np.unique(labels, return_inverse=True)
-        self._config = config
+        self._seed, self._settings = config.seed, config.section(CatConfig)
         self._device = device
-        self._block_rows = max(BLOCK_BYTES // (4 * (real.num_features + 2 * sum(config.cat.hidden))), 1)
+        self._block_rows = max(BLOCK_BYTES // (4 * (real.num_features + 2 * sum(self._settings.hidden))), 1)
 
     def encoder(self, seeds: tuple[int, ...]) -> SharedWeights:
         """Random layers, torch's own first weights."""
-        *inner, last = self._config.cat.hidden
-        (seed,) = np.random.SeedSequence((self._config.seed, *seeds)).generate_state(1)
+        *inner, last = self._settings.hidden
+        (seed,) = np.random.SeedSequence((self._seed, *seeds)).generate_state(1)
         return SharedWeights.create(self._real.num_features, inner, last, seed=int(seed)).to(self._device)
 
     def match(
@@ -172,9 +189,9 @@ class Condenser:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def real_means(self, encoders: Sequence[SharedWeights], rng: np.random.Generator) -> list[torch.Tensor]:
         """[classes, width] for each encoder: one pass over the real rows, or over as many of them as are drawn."""
-        width = self._config.cat.hidden[-1]
+        width = self._settings.hidden[-1]
         sums = [torch.zeros(self._classes.size, width, device=self._device) for _ in encoders]
-        limit = self._config.cat.real_nodes
+        limit = self._settings.real_nodes
         drawn = np.arange(self._labels.size) if limit is None else draw_per_class(self._labels, limit, rng)
         is_all = drawn.size == self._labels.size
         for start in range(0, drawn.size, self._block_rows):

@@ -25,14 +25,16 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.config.sections import Section
 from ecgl_scale.errors import UsageError
+from ecgl_scale.graph.autograd import GraphPropagation
+from ecgl_scale.graph.propagate import StreamedPropagation
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.message import GraphPropagation
-from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes, end_plan
-from ecgl_scale.learn.methods.kept import (
+from ecgl_scale.learn.method.base import ROW_BYTES, Arrays, Context, Method, MethodPlan, TaskSizes, end_plan
+from ecgl_scale.learn.method.kept import (
     bank_of_state,
     bank_state,
     labelled,
@@ -43,7 +45,6 @@ from ecgl_scale.learn.methods.kept import (
     weights_state,
 )
 from ecgl_scale.learn.model import SharedWeights
-from ecgl_scale.learn.spread import StreamedPropagation
 from ecgl_scale.learn.train import AnySegment, Penalty
 from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.store.edges.plan import MAX_BLOCK_EDGES
@@ -62,14 +63,32 @@ Ids = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 
+class ContinualgnnConfig(Section):
+    """ContinualGNN."""
+
+    lambda_: float = Field(default=80.0, ge=0, alias="lambda", description="Weight of the penalty.")
+    memory_nodes: int = Field(default=250, ge=1, description="Nodes kept in all, shared by the classes' counts.")
+    detect_ratio: float = Field(
+        default=0.8,
+        ge=0,
+        le=1,
+        description="Share of influenced nodes trained again, besides old nodes with new neighbours. "
+        "For `tasks.inter_task_edges: true`.",
+    )
+    alpha: float = Field(default=0.0, ge=0, description="How much a node's importance raises its chance to be kept.")
+
+
 class Continualgnn(Method):
     """Replay of a class-quota reservoir, EWC towards it, and detection where the graph grows."""
 
     name: ClassVar[str] = "continualgnn"
+    place: ClassVar[int] = 120
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "memory_nodes nodes in all, features and label; last weights, importances"
     cost: ClassVar[str] = "one pass over the task's rows and the memory, and over the weights"
     reference: ClassVar[str] = "Streaming Graph Neural Networks via Continual Learning (Wang et al.)"
+    settings: ClassVar[type[Section]] = ContinualgnnConfig
+    weight_copies: ClassVar[int] = 4  # last weights and importances, as arrays and as tensors
 
     def __init__(self) -> None:
         self._memory = MemoryBank.empty(1)
@@ -94,26 +113,26 @@ class Continualgnn(Method):
         if not context.config.tasks.inter_task_edges or not self._last:
             return np.empty(0, np.int64)
         before = weights_of_state(self._last, "before", context.trainer.weights)
-        return detect_old_nodes(context, before, context.config.continualgnn.detect_ratio)
+        return detect_old_nodes(context, before, context.config.section(ContinualgnnConfig).detect_ratio)
 
     def penalty(self, context: Context) -> Penalty | None:
         """lambda/2 sum F (theta - theta*)^2."""
-        if not self._last or not context.config.continualgnn.lambda_:
+        strength = context.config.section(ContinualgnnConfig).lambda_
+        if not self._last or not strength:
             return None
         like = context.trainer.weights
         stars, importances = (weights_of_state(self._last, name, like).parameters() for name in ("before", "fisher"))
-        half = context.config.continualgnn.lambda_ / 2
 
         def penalty(weights: SharedWeights) -> torch.Tensor:
             pairs = zip(weights.parameters(), stars, importances, strict=True)
             terms = [(f.detach() * (w - star.detach()).square()).sum() for w, star, f in pairs]
-            return half * torch.stack(terms).sum()
+            return strength / 2 * torch.stack(terms).sum()
 
         return penalty
 
     def end_task(self, context: Context) -> None:
         """Update the memory, then measure what the weights mean to it."""
-        task, config = context.task, context.config.continualgnn
+        task, config = context.task, context.config.section(ContinualgnnConfig)
         labels = context.stream.labels_of(task.train_ids)
         importance = None
         if config.alpha:
@@ -151,34 +170,29 @@ class Continualgnn(Method):
         self._counts = state["counts"]
         self._last = {name: array for name, array in state.items() if name.startswith(("before.", "fisher."))}
 
-    def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
-        """Last weights and importances, as arrays and as tensors."""
-        del num_tasks
-        return 16 * num_weights + 8 * num_classes
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
+        """Rows and 40 bytes a node beside the weights; an epoch over the memory at the end of a task.
 
-    def planned_node_bytes(
-        self, config: RunConfig, *, row_bytes: int, num_features: int, num_classes: int, num_tasks: int
-    ) -> int:
-        """Rows and 40 bytes a node."""
-        del num_features, num_classes, num_tasks
-        return config.continualgnn.memory_nodes * (row_bytes + 40)
-
-    def planned_work_bytes(self, config: RunConfig, sizes: TaskSizes) -> int:
-        """The larger of detection, as a graph without its gradients, and training with rows of detected old nodes."""
-        if not config.tasks.inter_task_edges:
-            return 0
-        floats = sizes.widths[0] + 3 * sum(sizes.widths[1:-1]) + 4 * sizes.widths[-1]
-        detecting = sizes.edge_bytes + (4 * floats + ROW_BYTES) * sizes.num_nodes + sizes.rows_bytes(sizes.num_nodes)
-        old = 0 if config.learn.train_as == "gcn" else sizes.rows_bytes(sizes.num_old_rows)
-        return max(detecting, sizes.training_bytes + old)
-
-    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
-        """An epoch over the memory; with ``alpha`` before that the labels across the edges of a block."""
-        looking = 0
-        if config.continualgnn.alpha:
+        With ``alpha`` before that the labels across the edges of a block.
+        """
+        settings, plain, looking = config.section(ContinualgnnConfig), super().plan(config, sizes), 0
+        if settings.alpha:
             looking = ROW_BYTES * sizes.num_nodes + LOOK_BYTES * min(sizes.num_edges, MAX_BLOCK_EDGES)
-        needed = ROW_BYTES * sizes.num_rows + max(looking, sizes.epoch_bytes + GATHER_BYTES)
-        return end_plan(needed, "an epoch over the memory, or labels of the task's neighbours")
+        ending = ROW_BYTES * sizes.num_rows + max(looking, sizes.epoch_bytes + GATHER_BYTES)
+        nodes = settings.memory_nodes * (sizes.row_bytes + 40)
+        return MethodPlan(
+            state_bytes=plain.state_bytes + 8 * sizes.num_classes + nodes,
+            work_bytes=_planned_detection(config, sizes) if config.tasks.inter_task_edges else 0,
+            end=end_plan(ending, "an epoch over the memory, or labels of the task's neighbours"),
+        )
+
+
+def _planned_detection(config: RunConfig, sizes: TaskSizes) -> int:
+    """The larger of detection, as a graph without its gradients, and training with rows of detected old nodes."""
+    floats = sizes.widths[0] + 3 * sum(sizes.widths[1:-1]) + 4 * sizes.widths[-1]
+    detecting = sizes.edge_bytes + (4 * floats + ROW_BYTES) * sizes.num_nodes + sizes.rows_bytes(sizes.num_nodes)
+    old = 0 if config.learn.train_as == "gcn" else sizes.rows_bytes(sizes.num_old_rows)
+    return max(detecting, sizes.training_bytes + old)
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,20 @@ Memory: 4 bytes a weight, and outputs of the bank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.config.sections import Section
+from ecgl_scale.graph.propagate import StreamedPropagation
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes
-from ecgl_scale.learn.methods.kept import (
+from ecgl_scale.learn.method.base import ROW_BYTES, Context, Method, MethodPlan, TaskSizes
+from ecgl_scale.learn.method.kept import (
     old_train_ids,
     segments_with_old,
     weights_of_state,
@@ -37,7 +40,6 @@ from ecgl_scale.learn.methods.kept import (
 )
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import StreamedPropagation
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
 from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.tasks.graphs import positions_of
@@ -49,18 +51,29 @@ BARRED = -1e9
 Ids = NDArray[np.int64]
 
 
+class DygrainConfig(Section):
+    """A reconstruction of DyGRAIN from its paper's description; there is no public code."""
+
+    nodes: int = Field(default=100, ge=1, description="Old nodes trained again: so many by influence, so many by loss.")
+    lambda_: float = Field(default=1.0, ge=0, alias="lambda", description="Weight of the distillation.")
+    temperature: float = Field(default=2.0, gt=0, description="Softens old and new outputs.")
+    truth: float = Field(default=0.5, ge=0, le=1, description="Share of the true labels in the distillation.")
+    restart: float = Field(default=0.15, gt=0, lt=1, description="Restart of the influence's walk.")
+
+
 class Dygrain(Method):
     """A reconstruction: influenced old nodes are trained again, forgotten ones distilled."""
 
     name: ClassVar[str] = "dygrain"
+    place: ClassVar[int] = 110
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "bank.budget nodes a task, features and label; last weights; uses old nodes of its graph"
     cost: ClassVar[str] = "one pass over the task's rows, two over the bank's"
     reference: ClassVar[str] = "a reconstruction of DyGRAIN (Kim, Yun and Kang) from its paper's description"
+    settings: ClassVar[type[Section]] = DygrainConfig
     keeps_bank: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        self._last: Arrays = {}
+    weight_copies: ClassVar[int] = 2  # the teacher, as arrays and as tensors
+    is_reconstruction: ClassVar[bool] = True
 
     def segments(self, context: Context) -> list[AnySegment]:
         """New and influenced old nodes."""
@@ -71,8 +84,8 @@ class Dygrain(Method):
 
     def penalty(self, context: Context) -> Penalty | None:
         """The distillation of nodes that are being forgotten."""
-        replay = context.replay()
-        if replay is None or replay.rows is None or not self._last or not context.config.dygrain.lambda_:
+        replay, settings = context.replay(), context.config.section(DygrainConfig)
+        if replay is None or replay.rows is None or not self.kept or not settings.lambda_:
             return None
         (targets,) = context.targets([replay], None)
         columns = targets.columns if targets.groups is None else targets.columns[targets.groups]
@@ -80,8 +93,7 @@ class Dygrain(Method):
         earlier = context.stream.seen(context.task)[:-1]
         known = np.zeros(columns.shape[-1], np.bool_)
         known[np.concatenate([task.positions for task in earlier])] = True
-        teacher = weights_of_state(self._last, "teacher", context.trainer.weights)
-        settings = context.config.dygrain
+        teacher = weights_of_state(self.kept, "teacher", context.trainer.weights)
         return Distillation(
             context.trainer,
             replay.rows,
@@ -97,7 +109,7 @@ class Dygrain(Method):
 
     def end_task(self, context: Context) -> None:
         """The model is the next task's teacher."""
-        self._last = weights_state(context.trainer.weights, "teacher")
+        self.kept = weights_state(context.trainer.weights, "teacher")
 
     def remember(self, context: Context) -> MemoryBank:
         """Random training nodes, the same number of each class."""
@@ -108,22 +120,10 @@ class Dygrain(Method):
         ids = task.train_ids[chosen]
         return context.bank.add(task.index, ids, labels[chosen], context.bank_rows(task, ids))
 
-    def state(self) -> Arrays:
-        """The teacher."""
-        return self._last
-
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from ``state()``."""
-        self._last = dict(state)
-
-    def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
-        """The teacher, as arrays and as tensors."""
-        del num_classes, num_tasks
-        return 8 * num_weights
-
-    def planned_work_bytes(self, config: RunConfig, sizes: TaskSizes) -> int:
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The walk over a graph that keeps its nodes; the rows it finds, and the bank's outputs, are few."""
-        return sizes.training_bytes + (ROW_BYTES * sizes.num_nodes if config.tasks.inter_task_edges else 0)
+        walk = ROW_BYTES * sizes.num_nodes if config.tasks.inter_task_edges else 0
+        return replace(super().plan(config, sizes), work_bytes=sizes.training_bytes + walk)
 
 
 class Distillation:
@@ -184,7 +184,7 @@ class Distillation:
 
 def influenced_nodes(context: Context) -> Ids:
     """V_inf: ids, ascending."""
-    task, settings = context.task, context.config.dygrain
+    task, settings = context.task, context.config.section(DygrainConfig)
     graph, nodes = context.graph(task)
     propagation = StreamedPropagation(graph, context.resources, "mean")
     values = np.isin(nodes, task.node_ids, assume_unique=True).astype(np.float32)

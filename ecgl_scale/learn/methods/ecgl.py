@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods.base import Context, Ids, Method, TaskSizes
+from ecgl_scale.learn.method.base import Context, Ids, Method, MethodPlan, TaskSizes
 from ecgl_scale.rank.choose import ChooseSettings, choose_nodes, plan_choose
 from ecgl_scale.tasks.graphs import positions_of
 
@@ -21,11 +21,13 @@ class Ecgl(Method):
     """Keeps a bank; how it is filled and weighed is in the sections ``bank``, ``rank`` and ``learn`` of the config."""
 
     name: ClassVar[str] = "ecgl"
+    place: ClassVar[int] = 0
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "bank.budget nodes a task, features and label"
     cost: ClassVar[str] = "one pass over the task's rows and the bank"
     reference: ClassVar[str] = "E-CGL: An Efficient Continual Graph Learner (Guo et al.)"
     keeps_bank: ClassVar[bool] = True
+    remark: ClassVar[str] = "E-CGL"
 
     def remember(self, context: Context) -> MemoryBank:
         """Rank the task's training nodes and keep the best, with a copy of their rows."""
@@ -53,27 +55,30 @@ class Ecgl(Method):
         shutil.rmtree(journal, ignore_errors=True)
         return bank
 
-    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The larger of the two rankings; before that the outputs of all nodes, where those are ranked by."""
-        if not config.bank.budget:
-            return super().planned_end(config, sizes)
-        num_nodes, by_outputs = sizes.num_nodes, config.rank.features == "logits"
-        ranking = plan_choose(
-            num_nodes,
-            sizes.widths[0],
-            num_candidates=sizes.num_rows,
-            settings=choose_settings(config, 0),
-            num_edges=sizes.num_edges,
-            num_values=None if sizes.values_a_row is None else int(sizes.values_a_row * num_nodes) + 1,
-            rank_columns=sizes.widths[-1] if by_outputs else None,
-            room_bytes=sizes.room_bytes,
-            threads=sizes.threads,
-        )
-        if not by_outputs:
-            return ranking
-        making = sizes.rows_bytes(num_nodes) + sizes.epoch_bytes
-        outputs = 4 * num_nodes * sizes.widths[-1]
-        return replace(ranking, host_bytes=max(ranking.host_bytes, making) + outputs)
+        plain = super().plan(config, sizes)
+        return replace(plain, end=_plan_ranking(config, sizes)) if config.bank.budget else plain
+
+
+def _plan_ranking(config: RunConfig, sizes: TaskSizes) -> StagePlan:
+    num_nodes, by_outputs = sizes.num_nodes, config.rank.features == "logits"
+    ranking = plan_choose(
+        num_nodes,
+        sizes.num_features,
+        num_candidates=sizes.num_rows,
+        settings=choose_settings(config, 0),
+        num_edges=sizes.num_edges,
+        num_values=None if sizes.values_a_row is None else int(sizes.values_a_row * num_nodes) + 1,
+        rank_columns=sizes.num_classes if by_outputs else None,
+        room_bytes=sizes.room_bytes,
+        threads=sizes.threads,
+    )
+    if not by_outputs:
+        return ranking
+    making = sizes.rows_bytes(num_nodes) + sizes.epoch_bytes
+    outputs = 4 * num_nodes * sizes.num_classes
+    return replace(ranking, host_bytes=max(ranking.host_bytes, making) + outputs)
 
 
 def _outputs(context: Context, nodes: Ids) -> NDArray[np.float32]:

@@ -20,16 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.config.sections import Section
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.methods.base import ROW_BYTES, Context, Method, TaskSizes, end_plan
-from ecgl_scale.learn.methods.kept import draw_per_class, scaled
+from ecgl_scale.learn.method.base import QUIRKS, ROW_BYTES, Context, Method, MethodPlan, TaskSizes, end_plan
+from ecgl_scale.learn.method.kept import draw_per_class, scaled
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.rank.topk import top_nodes
@@ -43,14 +44,29 @@ Ids = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 
+class ErgnnConfig(Section):
+    """Experience replay."""
+
+    select: Literal["mf", "cm"] = Field(default="mf", description="By the mean of features, or by coverage.")
+    distance: float = Field(default=0.5, gt=0, description="Radius of the coverage, for `select: cm`.")
+    reference: bool = Field(
+        default=False,
+        description=QUIRKS
+        + " ER-GNN: nodes least like the mean are kept (mf), 1,000 candidates of a class at most (cm); "
+        "losses of old tasks are nested (task-il).",
+    )
+
+
 class Ergnn(Method):
     """Keeps the most typical (MF) or the best separated (CM) nodes of each class."""
 
     name: ClassVar[str] = "ergnn"
+    place: ClassVar[int] = 80
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "bank.budget nodes a task, features and label"
     cost: ClassVar[str] = "one pass over the task's rows and the bank"
     reference: ClassVar[str] = "Overcoming Catastrophic Forgetting in GNNs with Experience Replay (Zhou and Cao)"
+    settings: ClassVar[type[Section]] = ErgnnConfig
     keeps_bank: ClassVar[bool] = True
 
     def segments(self, context: Context) -> list[AnySegment]:
@@ -62,7 +78,7 @@ class Ergnn(Method):
         (new,), (kept,) = context.targets(parts, None), context.targets([replay], None)
         beta = len(replay.labels) / (len(replay.labels) + len(parts[0].labels))
         weights = (beta, 1 - beta)
-        if context.config.ergnn.reference and context.config.setting == "task-il":
+        if context.config.section(ErgnnConfig).reference and context.config.setting == "task-il":
             tasks = np.unique(replay.tasks)
             weights = (beta**tasks.size, 1.0)
             coefficients = np.empty(len(replay.labels), np.float32)
@@ -77,7 +93,7 @@ class Ergnn(Method):
 
     def remember(self, context: Context) -> MemoryBank:
         """Choose by the task's training nodes alone."""
-        task, settings = context.task, context.config.ergnn
+        task, settings = context.task, context.config.section(ErgnnConfig)
         if not context.config.bank.budget:
             return context.bank
         rows = context.rows(task, task.train_ids, f"choose-{task.index}")
@@ -95,13 +111,13 @@ class Ergnn(Method):
         ids = task.train_ids[chosen]
         return context.bank.add(task.index, ids, labels[chosen], context.bank_rows(task, ids))
 
-    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The task's rows, blocks of them in float64, and with CM the rows they are compared with."""
-        compared = 0
-        if config.ergnn.select == "cm":
-            compared = 12 * sizes.widths[0] * min(MAX_COMPARED * sizes.widths[-1], sizes.num_rows)
-        needed = sizes.rows_bytes(sizes.num_rows) + ROW_BYTES * sizes.num_rows + compared + 3 * BLOCK_BYTES
-        return end_plan(needed, "the task's rows and blocks of them in float64")
+        needed = sizes.rows_bytes(sizes.num_rows) + ROW_BYTES * sizes.num_rows + 3 * BLOCK_BYTES
+        if config.section(ErgnnConfig).select == "cm":
+            needed += 12 * sizes.num_features * min(MAX_COMPARED * sizes.num_classes, sizes.num_rows)
+        formula = "the task's rows and blocks of them in float64"
+        return replace(super().plan(config, sizes), end=end_plan(needed, formula))
 
 
 def mean_scores(rows: RowCache, labels: Ids, *, least_alike: bool = False) -> Scores:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ecgl_scale.learn.methods.base import Method
+from ecgl_scale.learn.method.base import Method
 
 
 class Finetune(Method):
     """Keeps nothing."""
 
     name: ClassVar[str] = "finetune"
+    place: ClassVar[int] = 10
+    remark: ClassVar[str] = "`finetune` forgets freely (lower bound)"

@@ -21,11 +21,13 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.config.sections import Section
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Labelled, Segment, target_fields
-from ecgl_scale.learn.message import GraphSegment
-from ecgl_scale.learn.methods.base import Arrays, Context, Ids, Method
+from ecgl_scale.learn.method.base import QUIRKS, Arrays, Context, Ids, Method, MethodPlan, TaskSizes
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.tasks.graphs import positions_of
 from ecgl_scale.tasks.stream import Task
@@ -37,14 +39,28 @@ PRODUCT_COLUMNS = 1 << 20
 """Weights that are in float64 at once."""
 
 
+class GemConfig(Section):
+    """Gradient episodic memory."""
+
+    memory_nodes: int = Field(default=100, ge=1, description="Nodes kept of each task.")
+    margin: float = Field(default=0.5, ge=0, description="Least strength with which old gradients count.")
+    reference: bool = Field(
+        default=False,
+        description=QUIRKS + " GEM: 0.001 is added to the quadratic term; nodes are drawn with replacement (task-il), "
+        "or the first by class (class-il).",
+    )
+
+
 class Gem(Method):
     """Keeps nodes of every task."""
 
     name: ClassVar[str] = "gem"
+    place: ClassVar[int] = 60
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "gem.memory_nodes nodes a task, features and label; as gcn the old task graphs"
     cost: ClassVar[str] = "one pass over the task's rows, and one over each old task's nodes; as gcn over its graph"
     reference: ClassVar[str] = "Gradient Episodic Memory for Continual Learning (Lopez-Paz and Ranzato, NeurIPS 2017)"
+    settings: ClassVar[type[Section]] = GemConfig
     keeps_graphs: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -66,7 +82,7 @@ class Gem(Method):
         for row, memory in zip(old, self._memories, strict=True):
             trainer.gradient([memory], with_dropout=False)
             row.copy_(_flat_gradient(context))
-        config = context.config.gem
+        config = context.config.section(GemConfig)
         ridge = REFERENCE_RIDGE if config.reference else 0.0
         projected = project(gradient, old, margin=config.margin, ridge=ridge)
         start = 0
@@ -90,17 +106,11 @@ class Gem(Method):
         """Go on from ``state()``."""
         self._nodes = {int(name.rpartition(".")[2]): np.array(ids) for name, ids in state.items()}
 
-    def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
-        """A gradient for each task, and the projected one."""
-        del num_classes
-        return 4 * num_weights * (num_tasks + 2)
-
-    def planned_node_bytes(
-        self, config: RunConfig, *, row_bytes: int, num_features: int, num_classes: int, num_tasks: int
-    ) -> int:
-        """Ids, and while a task is trained rows and targets."""
-        del num_features, num_classes
-        return num_tasks * config.gem.memory_nodes * (row_bytes + 40)
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
+        """A gradient for each task, and the projected one; ids, and while a task is trained rows and targets."""
+        gradients = 4 * sizes.num_weights * (sizes.num_tasks + 2)
+        nodes = sizes.num_tasks * config.section(GemConfig).memory_nodes * (sizes.row_bytes + 40)
+        return replace(super().plan(config, sizes), state_bytes=gradients + nodes)
 
 
 def project(gradient: torch.Tensor, old: torch.Tensor, *, margin: float, ridge: float = 0.0) -> torch.Tensor:
@@ -146,9 +156,10 @@ def _flat_gradient(context: Context) -> torch.Tensor:
 def _choose(context: Context) -> Ids:
     """Memory nodes of the task."""
     ids, config = context.task.train_ids, context.config
-    count = config.gem.memory_nodes
+    settings = config.section(GemConfig)
+    count = settings.memory_nodes
     rng = np.random.default_rng((config.seed, context.task.index))
-    if not config.gem.reference:
+    if not settings.reference:
         return np.sort(rng.choice(ids, min(count, ids.size), replace=False))
     if config.setting == "task-il":
         return np.sort(rng.choice(ids, count))

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ecgl_scale.learn.methods.base import Method
+from ecgl_scale.learn.method.base import Method
 
 
 class Joint(Method):
     """Uses all old data, each task on its own columns in task-IL."""
 
     name: ClassVar[str] = "joint"
+    place: ClassVar[int] = 20
     stores: ClassVar[str] = "the training rows of all tasks"
     cost: ClassVar[str] = "one pass over the rows of all tasks so far"
     keeps_tasks: ClassVar[bool] = True
     restarts: ClassVar[bool] = True
+    remark: ClassVar[str] = "`joint` keeps all data (upper bound)"

@@ -10,17 +10,20 @@ this. Li and Hoiem, eq. (1)-(3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.learn.message import GraphSegment
-from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes
+from ecgl_scale.config.sections import Section
+from ecgl_scale.learn.graph_segment import GraphSegment
+from ecgl_scale.learn.method.base import Context, Method, MethodPlan, TaskSizes
+from ecgl_scale.learn.method.kept import weights_of_state, weights_state
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.soft import SoftTargets
@@ -31,30 +34,38 @@ HELD_BYTES = 64 * MIB
 """Old outputs that need more go to a file."""
 
 
+class LwfConfig(Section):
+    """Learning without forgetting."""
+
+    lambda_: float = Field(default=1.0, ge=0, alias="lambda", description="Weight of the distillation.")
+    temperature: float = Field(default=2.0, gt=0, description="Softens old and new outputs.")
+
+
 class Lwf(Method):
     """Keeps the last weights."""
 
     name: ClassVar[str] = "lwf"
+    place: ClassVar[int] = 30
     category: ClassVar[str] = "regularisation"
     stores: ClassVar[str] = "the weights after the last task"
     cost: ClassVar[str] = "one pass over the task's rows"
     reference: ClassVar[str] = "Learning without Forgetting (Li and Hoiem, ECCV 2016)"
-
-    def __init__(self) -> None:
-        self._teacher: list[torch.Tensor] = []
+    settings: ClassVar[type[Section]] = LwfConfig
+    weight_copies: ClassVar[int] = 2  # as arrays and, while old outputs are made, as tensors
 
     def segments(self, context: Context) -> list[AnySegment]:
         """The task's rows, compared with their labels and with the old model's outputs."""
         (segment,) = super().segments(context)
-        if not self._teacher or not context.config.lwf.lambda_:
+        if not self.kept or not context.config.section(LwfConfig).lambda_:
             return [segment]
         return [replace(segment, soft=self._soft_targets(context, segment))]
 
     def _soft_targets(self, context: Context, segment: AnySegment) -> SoftTargets:
         terms = self._terms(context)
         columns = np.flatnonzero(terms.any(axis=0))
-        teacher = self._teacher_weights(context.trainer.weights)
-        weight = context.config.lwf.lambda_
+        teacher = weights_of_state(self.kept, "teacher", context.trainer.weights)
+        settings = context.config.section(LwfConfig)
+        weight = settings.lambda_
         if context.config.learn.reduction == "mean":
             weight /= segment.num_rows
         return SoftTargets(
@@ -67,7 +78,7 @@ class Lwf(Method):
             ),
             terms=terms,
             coefficients=np.full(segment.num_rows, weight, np.float32),
-            temperature=context.config.lwf.temperature,
+            temperature=settings.temperature,
         )
 
     @staticmethod
@@ -79,35 +90,15 @@ class Lwf(Method):
             term[task.positions] = True
         return terms if context.config.setting == "task-il" else np.asarray(terms.any(axis=0))[None]
 
-    def _teacher_weights(self, like: SharedWeights) -> SharedWeights:
-        teacher = like.copy()
-        with torch.no_grad():
-            for parameter, value in zip(teacher.parameters(), self._teacher, strict=True):
-                parameter.copy_(value)
-        return teacher
-
     def end_task(self, context: Context) -> None:
         """The model as it is now teaches the next task."""
-        self._teacher = [parameter.detach().clone() for parameter in context.trainer.weights.parameters()]
+        self.kept = weights_state(context.trainer.weights, "teacher")
 
-    def state(self) -> Arrays:
-        """The last weights."""
-        return {f"teacher.{index}": tensor.cpu().numpy() for index, tensor in enumerate(self._teacher)}
-
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from ``state()``."""
-        self._teacher = [torch.from_numpy(np.array(state[f"teacher.{index}"])) for index in range(len(state))]
-
-    def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
-        """Two copies of the weights while old outputs are made."""
-        del num_classes, num_tasks
-        return 8 * num_weights
-
-    def planned_work_bytes(self, config: RunConfig, sizes: TaskSizes) -> int:
-        """Training, and the old outputs beside it."""
-        del config
-        outputs = 4 * sizes.num_rows * sizes.widths[-1]
-        return sizes.training_bytes + (outputs if outputs <= HELD_BYTES else 0)
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
+        """Old outputs are held beside training where they are small."""
+        outputs = 4 * sizes.num_rows * sizes.num_classes
+        needed = sizes.training_bytes + (outputs if outputs <= HELD_BYTES else 0)
+        return replace(super().plan(config, sizes), work_bytes=needed)
 
 
 def _outputs(

@@ -17,34 +17,38 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.plan import StagePlan
-from ecgl_scale.learn.anchors import BYTES_PER_WEIGHT, Anchors
+from ecgl_scale.config.sections import Section
+from ecgl_scale.learn.anchors import Anchors
 from ecgl_scale.learn.fisher import batch_squares
-from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes, end_plan
+from ecgl_scale.learn.method.anchored import Anchored
+from ecgl_scale.learn.method.base import Arrays, Context
 from ecgl_scale.learn.train import Penalty
 
 
-class Mas(Method):
+class MasConfig(Section):
+    """Memory-aware synapses."""
+
+    lambda_: float = Field(default=10000.0, ge=0, alias="lambda", description="Weight of the penalty.")
+
+
+class Mas(Anchored):
     """Keeps importances and the last weights."""
 
     name: ClassVar[str] = "mas"
-    category: ClassVar[str] = "regularisation"
-    stores: ClassVar[str] = "two numbers a weight"
+    place: ClassVar[int] = 50
     cost: ClassVar[str] = "one pass over the task's rows"
     reference: ClassVar[str] = "Memory Aware Synapses (Aljundi et al., ECCV 2018)"
+    settings: ClassVar[type[Section]] = MasConfig
 
     def __init__(self) -> None:
-        self._anchors = Anchors()
+        super().__init__()
         self._num_rows = 0
 
     def penalty(self, context: Context) -> Penalty | None:
         """How far the weights are from where the last task left them."""
-        if not self._anchors:
-            return None
-        anchors, strength = self._anchors.to(context.trainer.weights.device), context.config.mas.lambda_
-        return lambda weights: strength * anchors.penalty(weights)
+        return self.held(context, context.config.section(MasConfig).lambda_)
 
     def end_task(self, context: Context) -> None:
         """Take the task's importances into the mean, and anchor the weights where they are."""
@@ -63,19 +67,9 @@ class Mas(Method):
 
     def state(self) -> Arrays:
         """Anchors, and the number of rows that their strengths are the mean of."""
-        return {**self._anchors.state(), "num_rows": np.array([self._num_rows])}
+        return {**super().state(), "num_rows": np.array([self._num_rows])}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from ``state()``."""
-        self._anchors = Anchors.of_state(state)
+        super().load_state(state)
         self._num_rows = int(state["num_rows"][0])
-
-    def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
-        """The anchors, and the importances of the task that ends."""
-        del num_classes, num_tasks
-        return 2 * BYTES_PER_WEIGHT * num_weights
-
-    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
-        """The task's rows, or its graph, once more, and a gradient."""
-        del config
-        return end_plan(sizes.training_bytes, "the task's rows, or graph, and a gradient")

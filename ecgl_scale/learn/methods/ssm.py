@@ -19,18 +19,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.config.sections import Section
+from ecgl_scale.graph.adjacency import neighbours_of
+from ecgl_scale.graph.autograd import GraphPropagation
 from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Labelled, Targets, target_fields
-from ecgl_scale.learn.message import GraphPropagation, GraphSegment
-from ecgl_scale.learn.methods.base import ROW_BYTES, Arrays, Context, Method, TaskSizes, end_plan
-from ecgl_scale.learn.methods.kept import (
+from ecgl_scale.learn.method.base import ROW_BYTES, Arrays, Context, Method, MethodPlan, TaskSizes, end_plan
+from ecgl_scale.learn.method.kept import (
     bank_of_state,
     bank_state,
     draw_per_class,
@@ -39,7 +42,6 @@ from ecgl_scale.learn.methods.kept import (
     scaled,
     training_norm,
 )
-from ecgl_scale.learn.spread import neighbours_of
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
@@ -48,14 +50,26 @@ from ecgl_scale.tasks.graphs import positions_of
 Ids = NDArray[np.int64]
 
 
+class SsmConfig(Section):
+    """Sparsified subgraph memory."""
+
+    centre_nodes: int = Field(default=100, ge=1, description="Centre nodes kept of each class.")
+    neighbours: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        default=(0, 0), strict=False, description="Neighbours kept of each node, hop by hop."
+    )
+    select: Literal["random", "degree"] = Field(default="random", description="How neighbours are chosen.")
+
+
 class Ssm(Method):
     """Keeps a small graph of each task."""
 
     name: ClassVar[str] = "ssm"
+    place: ClassVar[int] = 90
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "ssm.centre_nodes nodes a class and some of their neighbours: features, labels, edges"
     cost: ClassVar[str] = "one pass over the task's rows and the stored graphs"
     reference: ClassVar[str] = "Sparsified Subgraph Memory for Continual Graph Representation Learning (Zhang et al.)"
+    settings: ClassVar[type[Section]] = SsmConfig
 
     def __init__(self) -> None:
         self._nodes = MemoryBank.empty(1)
@@ -90,7 +104,7 @@ class Ssm(Method):
 
     def end_task(self, context: Context) -> None:
         """Draw and store the task's subgraph."""
-        task, settings = context.task, context.config.ssm
+        task, settings = context.task, context.config.section(SsmConfig)
         graph, nodes = context.graph(task)
         rng = np.random.default_rng((context.config.seed, task.index))
         chosen = draw_per_class(context.stream.labels_of(task.train_ids), settings.centre_nodes, rng)
@@ -119,21 +133,17 @@ class Ssm(Method):
             self._is_centre = np.asarray(state["is_centre"], np.bool_)
             self._indptr, self._indices = state["edges.indptr"], state["edges.indices"]
 
-    def planned_node_bytes(
-        self, config: RunConfig, *, row_bytes: int, num_features: int, num_classes: int, num_tasks: int
-    ) -> int:
-        """Rows, 49 bytes a node, and about two edges a node."""
-        del num_features, num_tasks
-        num_nodes = reached = config.ssm.centre_nodes * num_classes
-        for budget in config.ssm.neighbours:
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
+        """Rows, 49 bytes a node, and about two edges a node; places and degrees of all nodes when some are kept."""
+        settings = config.section(SsmConfig)
+        num_nodes = reached = settings.centre_nodes * sizes.num_classes
+        for budget in settings.neighbours:
             reached *= budget
             num_nodes += reached
-        return num_nodes * (row_bytes + 41 + 8 + 16)
-
-    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
-        """Places and degrees of all nodes, and the rows that are kept."""
-        del config
-        return end_plan(ROW_BYTES * sizes.num_nodes + GATHER_BYTES, "places and degrees of the task's nodes")
+        return MethodPlan(
+            state_bytes=num_nodes * (sizes.row_bytes + 41 + 8 + 16),
+            end=end_plan(ROW_BYTES * sizes.num_nodes + GATHER_BYTES, "places and degrees of the task's nodes"),
+        )
 
 
 def add_neighbours(

@@ -15,19 +15,19 @@ is still in the second importance; beta's term is a constant of the step; and th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
-from numpy.typing import NDArray
+from pydantic import Field
 
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.config.sections import Section
 from ecgl_scale.errors import UsageError
-from ecgl_scale.learn.anchors import BYTES_PER_WEIGHT, Anchors
 from ecgl_scale.learn.attention import attention_bytes, attention_gradient
-from ecgl_scale.learn.message import GraphSegment
-from ecgl_scale.learn.methods.base import Arrays, Context, Method, TaskSizes, end_plan
+from ecgl_scale.learn.graph_segment import GraphSegment
+from ecgl_scale.learn.method.anchored import Anchored
+from ecgl_scale.learn.method.base import QUIRKS, Context, MethodPlan, TaskSizes, end_plan
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.train import AnySegment, Penalty
 from ecgl_scale.units import format_bytes
@@ -36,17 +36,31 @@ RELATIVE_STEP = 1e-3
 """Of the difference, compared with the weights: its error and float32's are then both about a thousandth."""
 
 
-class Twp(Method):
+class TwpConfig(Section):
+    """Topology-aware weight preserving."""
+
+    lambda_loss: float = Field(default=10000.0, ge=0, description="Weight of the importance for the loss.")
+    lambda_topology: float = Field(default=10000.0, ge=0, description="Weight of the importance for the attention.")
+    beta: float = Field(default=0.01, ge=0, description="Weight of the norm of the loss's gradient.")
+    reference: bool = Field(
+        default=False,
+        description=QUIRKS + " TWP: attention after messages; the loss's gradient is in both importances and twice in "
+        "every step; no gradient of beta's term.",
+    )
+
+
+class Twp(Anchored):
     """Keeps anchors: the old tasks' weights and importances, summed up."""
 
     name: ClassVar[str] = "twp"
-    category: ClassVar[str] = "regularisation"
-    stores: ClassVar[str] = "two numbers a weight"
+    place: ClassVar[int] = 70
     cost: ClassVar[str] = "three passes over the task's rows; one with twp.beta 0 or as the public code"
     reference: ClassVar[str] = "Overcoming Catastrophic Forgetting in Graph Neural Networks (Liu et al., AAAI 2021)"
+    settings: ClassVar[type[Section]] = TwpConfig
+    weight_copies: ClassVar[int] = 6  # the gradient, weights, their gradients and the difference in a step
 
     def __init__(self) -> None:
-        self._anchors = Anchors()
+        super().__init__()
         self._segments: list[AnySegment] = []
         self._gradient: list[torch.Tensor] = []
 
@@ -57,7 +71,8 @@ class Twp(Method):
                 f"learn.features is {config.learn.features}, and twp needs the edges between the rows it is given",
                 expected="learn.features: raw",
             )
-        if config.learn.batching == "minibatch" and config.twp.beta and not config.twp.reference:
+        settings = config.section(TwpConfig)
+        if config.learn.batching == "minibatch" and settings.beta and not settings.reference:
             raise UsageError(
                 "learn.batching is minibatch, and twp's norm of the gradient is the whole batch's",
                 fix="use batching: full, or twp.beta: 0",
@@ -79,7 +94,7 @@ class Twp(Method):
 
     def penalty(self, context: Context) -> Penalty | None:
         """Distance from the anchors, and the gradient's norm, whose own gradient comes with ``adjust``."""
-        anchors, config = self._anchors.to(context.trainer.weights.device), context.config.twp
+        anchors, config = self._anchors.to(context.trainer.weights.device), context.config.section(TwpConfig)
 
         def value_of(weights: SharedWeights) -> torch.Tensor:
             # The trainer has left the gradient of the CE alone so far.
@@ -92,7 +107,7 @@ class Twp(Method):
 
     def adjust(self, context: Context) -> None:
         """Add the gradient of beta's term; or, as the public code does by two backward passes, that of the CE again."""
-        config = context.config.twp
+        config = context.config.section(TwpConfig)
         if config.reference:
             added = self._gradient
         elif config.beta:
@@ -127,7 +142,7 @@ class Twp(Method):
 
     def end_task(self, context: Context) -> None:
         """Anchor the weights where they are."""
-        weights, config = context.trainer.weights, context.config.twp
+        weights, config = context.trainer.weights, context.config.section(TwpConfig)
         (segment,) = self.segments(context)
         context.trainer.gradient([segment], with_dropout=False)
         by_loss = [parameter.grad.clone() for parameter in weights.parameters()]
@@ -139,24 +154,12 @@ class Twp(Method):
         self._anchors.to(weights.device).add(weights, importances)
         self._segments, self._gradient = [], []
 
-    def state(self) -> Arrays:
-        """The anchors."""
-        return self._anchors.state()
-
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from ``state()``."""
-        self._anchors = Anchors.of_state(state)
-
-    def planned_bytes(self, num_weights: int, num_classes: int, num_tasks: int) -> int:
-        """The anchors; the gradient, the weights, their gradients and the difference while a step is made."""
-        del num_classes, num_tasks
-        return (BYTES_PER_WEIGHT + 16) * num_weights
-
-    def planned_end(self, config: RunConfig, sizes: TaskSizes) -> StagePlan:
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The task's rows and a gradient, then the rows of all nodes and the attention; a graph has those already."""
         rows = 0 if config.learn.train_as == "gcn" else sizes.rows_bytes(sizes.num_nodes)
         needed = sizes.training_bytes + rows + attention_bytes(sizes.num_nodes, sizes.widths[1])
-        return end_plan(needed, "the task's rows, or graph, and a gradient; attention over its edges")
+        formula = "the task's rows, or graph, and a gradient; attention over its edges"
+        return replace(super().plan(config, sizes), end=end_plan(needed, formula))
 
 
 def _topology_gradient(context: Context, segment: AnySegment) -> list[torch.Tensor]:
@@ -166,7 +169,7 @@ def _topology_gradient(context: Context, segment: AnySegment) -> list[torch.Tens
     rows, propagation = segment.rows, None
     if not isinstance(segment, GraphSegment):
         rows = context.graph_rows(context.task)
-    elif context.config.twp.reference:
+    elif context.config.section(TwpConfig).reference:
         propagation = segment.propagation
     _, by_weight, by_bias = attention_gradient(
         graph,

@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ecgl_scale.config.schema import RunConfig, config_from_mapping
+from ecgl_scale.config.schema import config_from_mapping
 from ecgl_scale.engine.plan import MemoryPlan
-from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.learn.feed import block_rows_for
-from ecgl_scale.learn.methods import method_of
+from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.session.plan.run_plan import plan_run
-from ecgl_scale.session.setup import resources_like
-from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.tasks.stream import TaskStream
+from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.units import MIB
 
 MEMORY_TRIES = 8
@@ -32,15 +29,7 @@ class _Change:
     changes_results: bool = False
 
 
-def require_fit(
-    plan: MemoryPlan,
-    graph: GraphStore,
-    stream: TaskStream,
-    config: RunConfig,
-    resources: Resources,
-    *,
-    besides_bytes: int = 0,
-) -> None:
+def require_fit(plan: MemoryPlan, setup: RunSetup, *, besides_bytes: int = 0) -> None:
     """Refuse a plan that does not fit, and say what would.
 
     ``besides_bytes`` of the memory that the user gives are for someone else.
@@ -53,10 +42,10 @@ def require_fit(
     try:
         plan.require()
     except DoesNotFitError as refused:
-        again = _Planner(plan, graph, stream, config, resources)
+        again = _Planner(plan, setup)
         least = again.least_memory() + besides_bytes
         fixes = [f"give at least --memory {-(-least // MIB)}MiB"]
-        for change in _changes(graph, stream, config, resources):
+        for change in _changes(setup):
             if again.fits(change.override):
                 note = " (which changes what is learned)" if change.changes_results else ""
                 fixes.append(f"or --set {change.override}{note}")
@@ -70,10 +59,7 @@ class _Planner:
 
     plan: MemoryPlan
     """The one that does not fit."""
-    graph: GraphStore
-    stream: TaskStream
-    config: RunConfig
-    resources: Resources
+    setup: RunSetup
 
     def least_memory(self) -> int:
         """A budget that is enough; stages that find more room may take more of it, so it is planned until it fits."""
@@ -95,23 +81,23 @@ class _Planner:
         return self._peak_bytes(found) + SLACK_BYTES <= found.budget.total_bytes
 
     def _plan(self, override: str) -> MemoryPlan:
-        config = config_from_mapping(self.config.to_mapping(), overrides=[override])
-        return plan_run(self.graph, self.stream, config, resources_like(self.resources, config))
+        config = config_from_mapping(self.setup.config.to_mapping(), overrides=[override])
+        return plan_run(self.setup.with_config(config))
 
     def _peak_bytes(self, found: MemoryPlan) -> int:
-        """In a new process, which holds what the first plan found: planning itself leaves 12 MiB of libraries."""
+        """The peak in a new process, which holds what the first plan found: planning itself leaves 12 MiB behind."""
         return found.peak_bytes - max(found.held_bytes - self.plan.held_bytes, 0)
 
 
-def _changes(graph: GraphStore, stream: TaskStream, config: RunConfig, resources: Resources) -> Iterator[_Change]:
-    widths = [graph.num_features, *config.learn.hidden, stream.num_classes]
-    rows = block_rows_for(widths, config.learn.block_rows, is_sparse=False) // 2
+def _changes(setup: RunSetup) -> Iterator[_Change]:
+    config = setup.config
+    rows = block_rows_for(setup.widths, config.learn.block_rows, is_sparse=False) // 2
     while rows >= LEAST_BLOCK_ROWS:
         yield _Change(f"learn.block_rows={rows}")
         rows //= 4
     if config.infer.partitions != "auto":
         yield _Change("infer.partitions=auto")
-    if resources.threads > 1:
+    if setup.resources.threads > 1:
         yield _Change("threads=1")
     if config.learn.train_as == "gcn":
         yield _Change("learn.train_as=mlp", changes_results=True)

@@ -10,44 +10,46 @@ Each on top of what is held all the time: Python and libraries, and from the fir
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
-from ecgl_scale.engine.resources import Resources
+from ecgl_scale.infer.hops import plan_k_hops
 from ecgl_scale.infer.layerwise import plan_inference
-from ecgl_scale.infer.propagate import plan_propagated
+from ecgl_scale.learn.method.base import MethodPlan
 from ecgl_scale.session.learner import device_of
 from ecgl_scale.session.plan.sizes import RunSizes
-from ecgl_scale.session.plan.training import plan_all_graphs, plan_rows_of, plan_task_graph, task_sizes
+from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_rows_of, plan_task_graph
 from ecgl_scale.session.predict import PREDICT_ROWS
-from ecgl_scale.session.setup import infer_settings
-from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.session.setup import RunSetup, infer_settings
 from ecgl_scale.tasks.graphs import TaskGraphs
-from ecgl_scale.tasks.stream import Task, TaskStream
+from ecgl_scale.tasks.stream import Task
 from ecgl_scale.units import MIB, format_bytes
 
 LIBRARY_BYTES = 80 * MIB
 """What libraries take when they first work: kernels, threads, packing buffers. Measured 30 to 50 MiB where kernels come
 from numba's cache, 130 where they are compiled, of which the stages' own reserves cover the rest."""
 SCORE_BYTES = 12
-"""Of an output that is scored: as it is found, among the allowed columns, and compared."""
+"""Bytes of an output that is scored: as it is found, among the allowed columns, and compared."""
 
 
-def plan_run(graph: GraphStore, stream: TaskStream, config: RunConfig, resources: Resources) -> MemoryPlan:
+def plan_run(setup: RunSetup) -> MemoryPlan:
     """The plan of a run."""
-    budget = resources.budget
-    sizes = RunSizes(graph, stream, config, resources, graph.edges.in_degrees())
+    budget, config, stream = setup.resources.budget, setup.config, setup.stream
+    sizes = RunSizes(setup, setup.graph.edges.in_degrees())
     held = own_memory_bytes() - sizes.degrees.nbytes + LIBRARY_BYTES
-    kept = sizes.bank_bytes + sizes.state_bytes
-    room = max(budget.total_bytes - held - kept - sizes.weight_bytes - sizes.checkpoint_bytes, 0)
-    parts = _kept_parts(sizes)
+    room = max(budget.total_bytes - held - sizes.bank_bytes - sizes.weight_bytes - sizes.checkpoint_bytes, 0)
+    state_bytes = plan_method(sizes, stream[-1], room).state_bytes
+    room = max(room - state_bytes, 0)
+    kept, parts = sizes.bank_bytes + state_bytes, _kept_parts(sizes.bank_bytes, state_bytes)
+    of_method = [plan_method(sizes, task, room) for task in stream]
     stages = [
         _with_kept(_extraction(sizes, room), kept + sizes.weight_bytes, parts),
-        _with_kept(_training(sizes, room), kept + sizes.checkpoint_bytes, parts),
-        _with_kept(_remembering(sizes, room), kept + sizes.weight_bytes, parts),
+        _with_kept(_training(sizes, room, of_method), kept + sizes.checkpoint_bytes, parts),
+        _with_kept(_remembering(of_method, kept), kept + sizes.weight_bytes, parts),
         _with_kept(_evaluation(sizes, room), kept + sizes.weight_bytes, parts),
     ]
     if device_of(config.learn.device) == "cpu":  # there is no other memory
@@ -55,8 +57,8 @@ def plan_run(graph: GraphStore, stream: TaskStream, config: RunConfig, resources
     return MemoryPlan(tuple(stages), held, budget)
 
 
-def _kept_parts(sizes: RunSizes) -> str:
-    parts = {"bank": sizes.bank_bytes, "the method's state": sizes.state_bytes}
+def _kept_parts(bank_bytes: int, state_bytes: int) -> str:
+    parts = {"bank": bank_bytes, "the method's state": state_bytes}
     return "".join(f"; {name} {format_bytes(size)}" for name, size in parts.items() if size)
 
 
@@ -77,8 +79,9 @@ def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
     return replace(graphs.plan(room_bytes, scope=scope, in_degrees=sizes.degrees), stage="extract")
 
 
-def _training(sizes: RunSizes, room_bytes: int) -> StagePlan:
+def _training(sizes: RunSizes, room_bytes: int, of_method: Sequence[MethodPlan]) -> StagePlan:
     method, learn, stream = sizes.method, sizes.config.learn, sizes.stream
+    seen = sizes.config.tasks.inter_task_edges
     plans: list[StagePlan] = []
     if learn.train_as == "gcn":
         plans += (
@@ -91,21 +94,16 @@ def _training(sizes: RunSizes, room_bytes: int) -> StagePlan:
         plans += [
             plan_rows_of(sizes, int(rows), room_bytes) for rows in ([sum(counts)] if method.keeps_tasks else counts)
         ]
-    for task in stream:
-        of_task = task_sizes(sizes, task, room_bytes)
-        needed = method.planned_work_bytes(sizes.config, of_task)
-        what = f"the method's work on {of_task.num_nodes:,} nodes"
-        plans.append(StagePlan("train", needed, what, setting="memory"))
+    for task, planned in zip(stream, of_method, strict=True):
+        what = f"the method's work on {sizes.graph_of(task, seen=seen).num_nodes:,} nodes"
+        plans.append(StagePlan("train", planned.work_bytes, what, setting="memory"))
         if learn.num_hops:
-            plans.append(_propagation(sizes, task, room_bytes, seen=sizes.config.tasks.inter_task_edges))
+            plans.append(_propagation(sizes, task, room_bytes, seen=seen))
     return largest("train", plans)
 
 
-def _remembering(sizes: RunSizes, room_bytes: int) -> StagePlan:
-    plans = []
-    for task in sizes.stream:
-        plan = sizes.method.planned_end(sizes.config, task_sizes(sizes, task, room_bytes))
-        plans.append(replace(plan, written_bytes=plan.written_bytes + sizes.bank_bytes + sizes.state_bytes))
+def _remembering(of_method: Sequence[MethodPlan], kept_bytes: int) -> StagePlan:
+    plans = [replace(one.end, written_bytes=one.end.written_bytes + kept_bytes) for one in of_method]
     return largest("remember", plans)
 
 
@@ -136,7 +134,7 @@ def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
 def _propagation(sizes: RunSizes, task: Task, room_bytes: int, *, seen: bool) -> StagePlan:
     """Features of a task passed along the edges; they are then in a file."""
     found, config = sizes.graph_of(task, seen=seen), sizes.config
-    plan = plan_propagated(
+    plan = plan_k_hops(
         sizes.graph,
         config.learn.num_hops,
         norm=config.infer.norm,

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.bank import plan_bank
-from ecgl_scale.learn.methods import method_of
-from ecgl_scale.learn.methods.base import Method
+from ecgl_scale.learn.method.base import Method
+from ecgl_scale.learn.method.table import method_of
+from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -36,11 +37,28 @@ class GraphSizes:
 class RunSizes:
     """A store, a stream and a config, as numbers. Memory: ``degrees``."""
 
-    graph: GraphStore
-    stream: TaskStream
-    config: RunConfig
-    resources: Resources
+    setup: RunSetup
     degrees: NDArray[np.int64]
+
+    @property
+    def graph(self) -> GraphStore:
+        """The store of the run."""
+        return self.setup.graph
+
+    @property
+    def stream(self) -> TaskStream:
+        """The stream of its tasks."""
+        return self.setup.stream
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings of the run."""
+        return self.setup.config
+
+    @property
+    def resources(self) -> Resources:
+        """What the run may use."""
+        return self.setup.resources
 
     @cached_property
     def method(self) -> Method:
@@ -49,12 +67,12 @@ class RunSizes:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Features, hidden layers, classes."""
-        return (self.graph.num_features, *self.config.learn.hidden, self.stream.num_classes)
+        """Widths of the model: features, hidden layers, classes."""
+        return self.setup.widths
 
     @property
     def num_weights(self) -> int:
-        """With biases."""
+        """Weights of all layers, biases included."""
         return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(self.widths))
 
     @property
@@ -74,12 +92,6 @@ class RunSizes:
         if self.values_a_row is None or self.config.learn.num_hops:
             return None
         return int(np.ceil(self.values_a_row * num_rows))
-
-    @property
-    def row_bytes(self) -> int:
-        """Memory of a row as the model is given it."""
-        values = self.input_values(1)
-        return 4 * self.graph.num_features if values is None else 8 * values
 
     def graph_of(self, task: Task, *, seen: bool) -> GraphSizes:
         """The graph of a task, or of all up to it."""
@@ -101,18 +113,6 @@ class RunSizes:
             return 0
         num_values = self.input_values(self.bank_nodes)
         return plan_bank(self.bank_nodes, self.graph.num_features, num_values=num_values).host_bytes
-
-    @cached_property
-    def state_bytes(self) -> int:
-        """Memory of what the method keeps besides the bank, when all tasks are learned."""
-        num_classes, num_tasks = self.stream.num_classes, len(self.stream)
-        return self.method.planned_bytes(self.num_weights, num_classes, num_tasks) + self.method.planned_node_bytes(
-            self.config,
-            row_bytes=self.row_bytes,
-            num_features=self.graph.num_features,
-            num_classes=num_classes,
-            num_tasks=num_tasks,
-        )
 
     @property
     def weight_bytes(self) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ecgl_scale.engine.plan import StagePlan
-from ecgl_scale.learn.message import edge_bytes_of, held_graph_bytes, plan_propagation
-from ecgl_scale.learn.message_blocks import plan_blocks, trains_in_blocks
-from ecgl_scale.learn.methods.base import TaskSizes
+from ecgl_scale.graph.autograd import edge_bytes_of
+from ecgl_scale.graph.propagate import plan_one_hop
+from ecgl_scale.learn.graph_blocks import plan_blocks, trains_in_blocks
+from ecgl_scale.learn.graph_segment import held_graph_bytes, plan_propagation
+from ecgl_scale.learn.lanes import LANE_SUM_BYTES
+from ecgl_scale.learn.method.base import MethodPlan, TaskSizes
 from ecgl_scale.learn.rows import plan_rows
-from ecgl_scale.learn.spread import plan_features
 from ecgl_scale.learn.train import plan_training
 from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.tasks.stream import Task
@@ -72,18 +74,24 @@ def plan_all_graphs(sizes: RunSizes, room_bytes: int) -> StagePlan:
         if _in_blocks(sizes, found.num_nodes):
             own = edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges)
             room = room_bytes - held - own
-            own += plan_features(found.num_nodes, found.num_nodes, sizes.widths[0], room_bytes=room).held_bytes
+            own += plan_one_hop(found.num_nodes, found.num_nodes, sizes.widths[0], room_bytes=room).held_bytes
         else:
             own = held_graph_bytes(
                 sizes.graph, sizes.widths, found.num_nodes, found.num_edges, values_a_row=_row_values(sizes)
             )
         held, largest_held = held + own, max(largest_held, own)
     worst = max(plans, key=lambda plan: plan.host_bytes)
+    lane_sum = LANE_SUM_BYTES * sizes.num_weights
     return replace(
         worst,
-        host_bytes=worst.host_bytes + held - largest_held,
+        host_bytes=worst.host_bytes + held - largest_held + lane_sum,
         formula=f"{format_bytes(held - largest_held)} of other tasks' graphs; {worst.formula}",
     )
+
+
+def plan_method(sizes: RunSizes, task: Task, room_bytes: int) -> MethodPlan:
+    """What the method needs for a task, by its own plan."""
+    return sizes.method.plan(sizes.config, task_sizes(sizes, task, room_bytes))
 
 
 def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
@@ -101,6 +109,7 @@ def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
         edge_bytes=edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges),
         num_rows=num_rows,
         num_old_rows=sum(int(one.train_ids.size) for one in sizes.stream.seen(task)[:-1]),
+        num_tasks=len(sizes.stream),
         widths=sizes.widths,
         values_a_row=sizes.values_a_row,
         is_propagated=config.learn.num_hops > 0,
@@ -112,7 +121,7 @@ def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
 
 
 def _row_values(sizes: RunSizes) -> float | None:
-    """Where sparse rows stay sparse in training; propagated before each layer they would be dense."""
+    """Values of the average row where rows stay sparse in training; None where they become dense, as for sgc."""
     return None if sizes.config.learn.encoder == "sgc" else sizes.values_a_row
 
 

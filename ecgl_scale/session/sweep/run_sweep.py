@@ -110,7 +110,7 @@ class _Record:
 
 
 def _refuse_other_directory(out: Path) -> None:
-    """Only a new or empty directory, or that of a sweep, is written to."""
+    """Refuse any directory but a new or empty one, or that of a sweep."""
     own = {LOCK_NAME, f".{RECORD_NAME}.partial", RECORD_NAME}
     names = {entry.name for entry in out.iterdir()} if out.is_dir() else set()
     if (out.exists() and not out.is_dir()) or (names - own and RECORD_NAME not in names):
@@ -123,7 +123,7 @@ def _config_of(run: SweepRun, out: Path) -> RunConfig:
 
 
 def _is_finished(run: SweepRun, config: RunConfig) -> bool:
-    """Whether a run has its results; refuses that of another config. What is damaged, the run itself will tell."""
+    """Whether a run has its results; refuses one of another config. Damage is left for the run itself to report."""
     if not (run.path / CONFIG_NAME).exists():
         return False
     try:
@@ -150,7 +150,7 @@ def _schedule(runs: list[SweepRun], pending: list[SweepRun], jobs: Jobs) -> Sche
 
 
 def _refuse_other_stores(runs: list[SweepRun], schedule: Schedule) -> None:
-    """A finished run of a store that has changed since must not stand in one table with new ones."""
+    """Refuse finished runs of a store that has changed since: they must not stand in one table with new ones."""
     for run in runs:
         known = schedule.store_ids.get(run.combination.config.store)
         if run.status == "finished" and known is not None:
@@ -238,7 +238,7 @@ class _Runner:
         run, code = child.run, child.process.wait()
         self._running.remove(child)
         self._done += 1
-        settle(run, code, child.log, child.log_start)
+        record_end(run, code, child.log, child.log_start)
         results = read_results(run.path) if run.status == "finished" else None
         if results is not None:
             forgetting = "" if results["af"] is None else f", AF {results['af']:.1f}"
@@ -257,19 +257,19 @@ class _Runner:
                 child.process.wait(max(deadline - time.monotonic(), 0.0))
             except subprocess.TimeoutExpired:
                 child.process.kill()
-            settle(child.run, child.process.wait(), child.log, child.log_start)
+            record_end(child.run, child.process.wait(), child.log, child.log_start)
         self._running.clear()
         self._record.write()
 
 
-def settle(run: SweepRun, code: int, log: Path, log_start: int) -> None:
-    """How a run ended, from its exit code and what it said last."""
+def record_end(run: SweepRun, code: int, log: Path, log_start: int) -> None:
+    """Write into ``run`` how it ended, from its exit code and the last that its log says."""
     if code == 0 and read_results(run.path) is not None:
         run.status, run.exit_code, run.message = "finished", 0, None
         return
     if code < 0:
         number = signal.Signals(-code)
-        told = f"killed by {number.name}" + (
+        message = f"killed by {number.name}" + (
             "; the kernel does that where memory runs out" if number is signal.SIGKILL else ""
         )
         is_stopped = number in KILLS
@@ -278,9 +278,9 @@ def settle(run: SweepRun, code: int, log: Path, log_start: int) -> None:
         with log.open("rb") as file:
             file.seek(log_start)
             said = file.read().decode(errors="replace")
-        told = error_in(said) or f"exit code {code}; see {log}"
+        message = error_in(said) or f"exit code {code}; see {log}"
         is_stopped, run.exit_code = code in STOPPED_CODES, code or EcglError.exit_code
-    run.status, run.message = "stopped" if is_stopped else "failed", told
+    run.status, run.message = "stopped" if is_stopped else "failed", message
 
 
 def error_in(said: str) -> str | None:
@@ -290,5 +290,5 @@ def error_in(said: str) -> str | None:
 
 
 def first_line(message: str | None) -> str:
-    """Of a message, or nothing."""
+    """The first line of a message; empty where there is none."""
     return (message or "").partition("\n")[0]

@@ -22,20 +22,20 @@ from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.session.plan.remedy import require_fit
 from ecgl_scale.session.plan.run_plan import plan_run
-from ecgl_scale.session.setup import open_store, resources_of, task_stream
+from ecgl_scale.session.setup import RunSetup, open_store, resources_of
 
 CORES_A_RUN = 2
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a run may use; None: whatever it finds."""
+    """What a run may use; None stands for whatever it finds."""
 
     memory_bytes: int | None
     threads: int | None
 
     def overrides(self) -> list[str]:
-        """As keys of a config."""
+        """The limits as ``KEY=VALUE`` of a config."""
         given = {"memory": self.memory_bytes, "threads": self.threads}
         return [f"{key}={value}" for key, value in given.items() if value is not None]
 
@@ -47,7 +47,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the runs of a sweep go."""
+    """How many runs go at a time, what each may use, and which are refused."""
 
     jobs: int
     share: Share
@@ -113,12 +113,9 @@ def _share(config: RunConfig, jobs: int) -> Share:
 
 def _plan(config: RunConfig) -> bool:
     """Refuse a run that does not fit or cannot be; True if its epochs are so small that one thread does them."""
-    graph = open_store(config)
-    stream = task_stream(graph, config)
-    resources = resources_of(config)
-    plan = plan_run(graph, stream, config, resources)
-    require_fit(plan, graph, stream, config, resources, besides_bytes=own_memory_bytes())
-    widths = [graph.num_features, *config.learn.hidden, stream.num_classes]
+    setup = RunSetup.open(config)
+    require_fit(plan_run(setup), setup, besides_bytes=own_memory_bytes())
+    stream = setup.stream
     rows = max(task.node_ids.size if config.learn.train_as == "gcn" else task.train_ids.size for task in stream)
     rows = max(int(rows), config.bank.budget * (len(stream) - 1))
-    return 6 * rows * sum(fan_in * fan_out for fan_in, fan_out in pairwise(widths)) < SMALL_EPOCH_FLOPS
+    return 6 * rows * sum(fan_in * fan_out for fan_in, fan_out in pairwise(setup.widths)) < SMALL_EPOCH_FLOPS

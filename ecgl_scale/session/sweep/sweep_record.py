@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.config.sweep import Combination, Sweep, shown_value
+from ecgl_scale.learn.method.table import method_class
 from ecgl_scale.session.directory import read_results
 from ecgl_scale.tasks.measures import Spread, seconds_per_epoch, seconds_per_test
 
@@ -39,7 +40,7 @@ class SweepRun:
 
     @property
     def name(self) -> str:
-        """As its directory, within the sweep's."""
+        """The name of its directory within the sweep's."""
         return f"{self.combination.name}/{self.path.name}"
 
 
@@ -60,7 +61,7 @@ def make_record(sweep: Sweep, runs: list[SweepRun], *, config: Path, jobs: int) 
 
 
 def write_record(directory: Path, record: dict[str, Any]) -> None:
-    """Both files."""
+    """Write ``sweep.json`` and ``sweep.csv``."""
     write_atomically(directory / RECORD_NAME, json.dumps(record, indent=1, default=str))
     write_atomically(directory / TABLE_NAME, _as_csv(record))
 
@@ -103,7 +104,7 @@ def _measures(results: dict[str, Any], combination: Combination) -> dict[str, fl
     test = seconds_per_test(results, num_tasks)
     return {
         "aa": results["aa"],
-        "af": None if combination.config.method == "joint" else results["af"],  # it is trained anew on all data
+        "af": None if method_class(combination.config.method).keeps_tasks else results["af"],
         "train_ms_per_epoch": None if epoch is None else 1000 * epoch,
         "inference_ms": None if test is None else 1000 * test,
         "seconds": math.fsum(stage["seconds"] for stage in stages.values()),
@@ -112,7 +113,7 @@ def _measures(results: dict[str, Any], combination: Combination) -> dict[str, fl
 
 
 def _as_csv(record: dict[str, Any]) -> str:
-    """A row for each run."""
+    """The record as CSV, a row for each run."""
     combinations = record["combinations"]
     keys = list(dict.fromkeys(key for combination in combinations for key in combination["settings"]))
     text = io.StringIO()

@@ -18,17 +18,14 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from ecgl_scale.base.memory import SHARE_OF_LIMIT, tightest_limit
-from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
-from ecgl_scale.engine.resources import Resources
-from ecgl_scale.learn.message_blocks import trains_in_blocks
-from ecgl_scale.learn.methods import method_of
+from ecgl_scale.learn.graph_blocks import trains_in_blocks
+from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
+from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.session.time.machine import TYPICAL, MachineRates, measure_machine, num_weights
 from ecgl_scale.session.time.task_edges import count_task_edges
 from ecgl_scale.store.features.sparse import SparseFeatures
-from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.tasks.stream import TaskStream
 
 LONG_SECONDS = 60.0
 """A run that takes this long on any machine is worth measuring this one before it starts."""
@@ -58,46 +55,35 @@ WEIGHT_COST = 250.0
 """A weight in a step of the optimizer."""
 
 SWEEP_SHARE = 0.4
-"""Of the sweeps that are enough for any graph; those of bench/README.md take so many."""
+"""The share of the sweeps that are enough for any graph which the graphs of bench/README.md take."""
 EPOCH_SECONDS, TEST_SECONDS, STEP_SECONDS = 0.001, 0.015, 0.05
 """What an epoch, a test on a task, or any other step takes if there is nothing to do."""
 
 
-def with_times(
-    plan: MemoryPlan, graph: GraphStore, stream: TaskStream, config: RunConfig, resources: Resources
-) -> MemoryPlan:
+def with_times(plan: MemoryPlan, setup: RunSetup) -> MemoryPlan:
     """The plan with the seconds of every stage, on this machine, which is measured for about a second."""
-    widths = [graph.num_features, *config.learn.hidden, stream.num_classes]
-    num_nodes = max(int(task.node_ids.size) for task in stream)
-    rates = measure_machine(graph.path.parent, widths, config, resources, num_nodes=num_nodes)
-    return estimate(plan, graph, stream, config, resources, rates)
+    num_nodes = max(int(task.node_ids.size) for task in setup.stream)
+    rates = measure_machine(setup.graph.path.parent, setup.widths, setup.config, setup.resources, num_nodes=num_nodes)
+    return estimate(plan, setup, rates)
 
 
-def is_long(plan: MemoryPlan, graph: GraphStore, stream: TaskStream, config: RunConfig, resources: Resources) -> bool:
+def is_long(plan: MemoryPlan, setup: RunSetup) -> bool:
     """Whether a run takes so long that measuring the machine first does not matter."""
-    return (estimate(plan, graph, stream, config, resources, TYPICAL).seconds or 0.0) > LONG_SECONDS
+    return (estimate(plan, setup, TYPICAL).seconds or 0.0) > LONG_SECONDS
 
 
-def estimate(
-    plan: MemoryPlan,
-    graph: GraphStore,
-    stream: TaskStream,
-    config: RunConfig,
-    resources: Resources,
-    rates: MachineRates,
-) -> MemoryPlan:
+def estimate(plan: MemoryPlan, setup: RunSetup, rates: MachineRates) -> MemoryPlan:
     """The plan with the seconds of every stage, on a machine that does so much in a second."""
-    work = _Work(graph, stream, config, resources, rates)
+    work = _Work(setup, rates)
     stages = (replace(stage, seconds=work.seconds(stage)) for stage in plan.stages)
     return replace(plan, stages=tuple(stages))
 
 
 class _Work:
-    def __init__(
-        self, graph: GraphStore, stream: TaskStream, config: RunConfig, resources: Resources, rates: MachineRates
-    ) -> None:
+    def __init__(self, setup: RunSetup, rates: MachineRates) -> None:
+        config, graph, stream = setup.config, setup.graph, setup.stream
         self._config = config
-        self._threads = resources.threads
+        self._threads = setup.resources.threads
         self._rates = rates
         self._store_edges = graph.num_edges
         section = graph.manifest.features
@@ -201,7 +187,7 @@ class _Work:
         return total
 
     def _operations(self, count: float) -> float:
-        """Seconds; small work has one thread, see ``Learner``."""
+        """Seconds of so many operations; small work has one thread, see ``Learner``."""
         return count * (self._threads if count < SMALL_EPOCH_FLOPS else 1) / self._rates.operations
 
     def _messages(self, num_edges: int, *, is_first: bool = True) -> float:

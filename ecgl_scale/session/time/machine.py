@@ -15,18 +15,19 @@ from ecgl_scale.base.disk_speed import measure_disk
 from ecgl_scale.base.stopwatch import best_seconds
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.infer.speed import measure_messages
 from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.rank.speed import measure_sweeps
-from ecgl_scale.session.learner import device_of, torch_threads
+from ecgl_scale.session.learner import device_of
 from ecgl_scale.units import MIB
 
 DISK_TEST_BYTES = 32 * MIB
 TEST_SECONDS = 0.2
-"""Of each measurement in memory."""
+"""The seconds of each measurement in memory."""
 TEST_ROWS, TEST_WIDTH = 256, 256
-"""Rounds of a millisecond: the best of many is not disturbed by others, who get a core for longer than that. Products
-of wider layers are no faster."""
+"""These make rounds of a millisecond: the best of many is not disturbed by others, who get a core for longer than that.
+Products of wider layers are no faster."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class MachineRates:
     read_bytes: float
     written_bytes: float
     edges: float
-    """Of the sweep of a ranking, in the cache."""
+    """Edges that the sweep of a ranking passes, in the cache."""
     messages: float
     """Numbers sent along edges, of rows as wide as the first hidden layer."""
     operations: float
@@ -44,7 +45,7 @@ class MachineRates:
 
 
 TYPICAL = MachineRates(read_bytes=1e9, written_bytes=5e8, edges=1e9, messages=4e9, operations=1e11)
-"""A machine of some years ago."""
+"""The rates of a machine of some years ago."""
 
 
 def measure_machine(
@@ -66,7 +67,7 @@ def measure_machine(
 
 
 def _measure_products(widths: Sequence[int], config: RunConfig, device: torch.device) -> float:
-    """The three products of each layer and block: forward, and backward to weights and to inputs."""
+    """Operations a second in the three products of each layer: forward, and backward to weights and to inputs."""
     rows = min(block_rows_for(widths, config.learn.block_rows, is_sparse=False), TEST_ROWS)
     narrow = [min(width, TEST_WIDTH) for width in widths]
     layers = [
@@ -87,5 +88,5 @@ def _measure_products(widths: Sequence[int], config: RunConfig, device: torch.de
 
 
 def num_weights(widths: Sequence[int]) -> int:
-    """Of layers from each width to the next, without biases."""
+    """The number of weights of layers from each width to the next, without biases."""
     return sum(fan_in * fan_out for fan_in, fan_out in pairwise(widths))

@@ -12,12 +12,12 @@ from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.stream import Task
 
 SAMPLE_ROWS = 512
-"""Of each block of rows, evenly; all tasks' nodes are found in most of them."""
+"""Rows that are sampled evenly from each block of rows; all tasks' nodes are found in most blocks."""
 
 
 @dataclass(frozen=True)
 class TaskEdges:
-    """About how many edges."""
+    """About how many edges the graphs of tasks have."""
 
     own: tuple[int, ...]
     """Between nodes of each task."""

@@ -12,7 +12,7 @@ import torch
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.run import run
-from ecgl_scale.session.setup import open_store, resources_of, task_stream
+from ecgl_scale.session.setup import RunSetup
 from tests.session.streams import config_of
 
 FEW = ("learn.epochs=4", "learn.hidden=[6]", "threads=1", "bank.budget=12")
@@ -27,8 +27,7 @@ def new_learner(config: RunConfig, directory: Path) -> Learner:
     """As a run makes it."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "weights").mkdir(exist_ok=True)
-    graph = open_store(config)
-    return Learner(config, graph, task_stream(graph, config), directory, resources_of(config))
+    return Learner(RunSetup.open(config), directory)
 
 
 def begin(learner: Learner, index: int) -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.graph.propagate import one_hop_features
 from ecgl_scale.learn.loss import Segment
+from ecgl_scale.learn.method.kept import draw_per_class
 from ecgl_scale.learn.methods import cat
 from ecgl_scale.learn.methods.cat import Cat, Condenser, share_nodes
-from ecgl_scale.learn.methods.kept import draw_per_class
 from ecgl_scale.learn.rows import RowCache
-from ecgl_scale.learn.spread import propagate_features
 from ecgl_scale.tasks.graphs import positions_of
 from tests.learn.methods.learning import begin, check_goes_on, check_whole_run, learn, new_learner, small_config
 from tests.resources import at
@@ -75,7 +75,9 @@ def test_condensing_lowers_the_matching_loss(config: RunConfig, tmp_path: Path) 
     (segment,) = learner.method.segments(context)
     assert isinstance(segment, Segment)
     graph, nodes = context.graph(task)
-    real = propagate_features(graph, positions_of(nodes, task.train_ids), at(), path=tmp_path / "real")
+    real = RowCache.from_array(
+        one_hop_features(graph, positions_of(nodes, task.train_ids), at(), path=tmp_path / "real")
+    )
     labels = learner.stream.labels_of(task.train_ids)
     condenser = Condenser(real, labels, config, device=torch.device("cpu"))
     fresh = [condenser.encoder((99, step)) for step in range(20)]
@@ -129,8 +131,8 @@ def test_propagated_features_are_the_symmetric_mean_in_any_memory(
     inner = adjacency[np.ix_(nodes, nodes)] + np.eye(nodes.size)
     wanted = (inner / np.sqrt(inner.sum(1)[:, None] * inner.sum(0)[None])) @ drawn.x[nodes]
     local = positions_of(nodes, task.train_ids)
-    found = propagate_features(graph, local, at(), path=tmp_path / "a")
-    assert np.allclose(found.read(0, local.size), wanted[local], atol=1e-5)
+    found = one_hop_features(graph, local, at(), path=tmp_path / "a")
+    assert np.allclose(found, wanted[local], atol=1e-5)
 
 
 @pytest.mark.parametrize("features", ["raw", "propagated:2"])
@@ -153,10 +155,10 @@ def test_the_real_side_has_passed_the_edges_and_the_made_one_starts_as_the_model
     begin(learner, 0)
     task, context = learner.stream[0], learner.context
     graph, nodes = context.graph(task)
-    once = propagate_features(graph, positions_of(nodes, task.train_ids), at(), path=tmp_path / "real")
+    once = one_hop_features(graph, positions_of(nodes, task.train_ids), at(), path=tmp_path / "real")
     inputs = np.asarray(context.bank_rows(task, task.train_ids))
     real, first = given
-    assert np.allclose(real, once.read(0, once.num_rows) if features == "raw" else inputs, atol=1e-5)
+    assert np.allclose(real, once if features == "raw" else inputs, atol=1e-5)
     assert all((inputs == row).all(axis=1).any() for row in first)
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ecgl_scale.errors import UsageError
+from ecgl_scale.learn.method.kept import weights_of_state
 from ecgl_scale.learn.methods.continualgnn import detect_old_nodes, fill_quotas, neighbour_importance
-from ecgl_scale.learn.methods.kept import weights_of_state
 from ecgl_scale.session.run import run
 from tests.learn.methods.learning import (
     begin,

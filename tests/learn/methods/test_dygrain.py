@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, log_softmax
 
-from ecgl_scale.learn.methods import METHODS
+from ecgl_scale.learn.method.kept import weights_of_state
+from ecgl_scale.learn.method.table import built_in_methods
 from ecgl_scale.learn.methods.dygrain import Distillation, Dygrain, influenced_nodes
-from ecgl_scale.learn.methods.kept import weights_of_state
 from tests.learn.methods.learning import begin, check_goes_on, check_whole_run, learn, new_learner, small_config
 from tests.session.streams import Drawn, write_store
 
 
 def test_it_says_that_it_is_a_reconstruction() -> None:
-    assert METHODS["dygrain"] is Dygrain
+    assert built_in_methods()["dygrain"] is Dygrain
     assert "reconstruction" in Dygrain.reference
     assert "reconstruction" in (Dygrain.__doc__ or "").lower()
 

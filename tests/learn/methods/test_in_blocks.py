@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ecgl_scale.learn import message_blocks
-from ecgl_scale.learn.message_blocks import BlockedGraphSegment
+from ecgl_scale.learn import graph_blocks
+from ecgl_scale.learn.graph_blocks import BlockedGraphSegment
 from tests.learn.methods.learning import learn, new_learner, small_config, weights_of
 
 
@@ -15,7 +15,7 @@ def test_blocks_learn_the_same(store, cache, tmp_path, method, monkeypatch):
     config = small_config(store, cache, method, "learn.train_as=gcn", "learn.lr=0.005")
     whole = new_learner(config, tmp_path / "whole")
     learn(whole, 0, 1)
-    monkeypatch.setattr(message_blocks, "WHOLE_BELOW_BYTES", 0)
+    monkeypatch.setattr(graph_blocks, "WHOLE_BELOW_BYTES", 0)
     blocks = new_learner(config, tmp_path / "blocks")
     learn(blocks, 0, 1)
     blocks.context.task = blocks.stream[1]

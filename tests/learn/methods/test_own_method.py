@@ -1,31 +1,38 @@
-"""A method of the user's own: the template has every hook and runs, and a config may name any class."""
+"""A method of the user's own: the template runs, a config may name any class, and it may have settings."""
 
 from __future__ import annotations
 
 import inspect
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ecgl_scale.config.schema import config_from_mapping, load_config
 from ecgl_scale.errors import UsageError
-from ecgl_scale.learn.methods import create_method
-from ecgl_scale.learn.methods.base import Method
+from ecgl_scale.learn.method.base import Method
+from ecgl_scale.learn.method.table import create_method
+from ecgl_scale.learn.methods.ewc import EwcConfig
 from ecgl_scale.session.run import run
 from tests.cli_runner import run_cli
-from tests.learn.methods.learning import check_goes_on, small_config
+from tests.learn.methods.learning import check_goes_on, learn, new_learner, small_config, weights_of
 from tests.session.streams import read_json, write_config
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEMPLATE = "method_template:MyMethod"
 OWN_MODULE = """
 from method_template import MyMethod
-from ecgl_scale.learn.methods.base import Method
+from ecgl_scale.learn.method.base import Method
+from ecgl_scale.learn.methods.ewc import Ewc
 
 class Marked(MyMethod):
     name = "marked"
+
+class Colliding(MyMethod):
+    name = "learn"
+
+class Firmer(Ewc):
+    name = "firmer"
 
 class RowsOnly(Method):
     name = "rows-only"
@@ -53,20 +60,46 @@ def own_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOCS), *([known] if known else [])]))
 
 
-def members(kind: type[Any]) -> set[str]:
-    return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
-
-
-def test_the_template_has_every_hook_and_attribute_with_a_line_about_each() -> None:
+def test_the_page_names_every_hook_and_declaration_and_the_template_is_short() -> None:
+    page = (DOCS / "adding-a-method.md").read_text()
+    tables = "\n".join(line for line in page.splitlines() if line.startswith("|"))
+    members = {name for name, _ in inspect.getmembers(Method) if not name.startswith("_")} | {"name"}
+    assert {name for name in members if f"`{name}`" not in tables} == set()
     template = type(create_method(TEMPLATE))
-    assert issubclass(template, Method)
-    own = {name for name in vars(template) if not name.startswith("_")}
-    assert own == members(Method) | {"name"}
-    for name in own:
-        hook = vars(template)[name]
-        if inspect.isfunction(hook):
-            assert len(inspect.getdoc(hook).splitlines()) == 1
-            assert inspect.signature(hook) == inspect.signature(vars(Method)[name])
+    hooks = {name for name, value in vars(template).items() if inspect.isfunction(value)}
+    assert hooks == {"penalty", "end_task"}
+
+
+def test_a_section_of_a_methods_own_is_checked_resolved_and_read(store: Path, cache: Path, tmp_path: Path) -> None:
+    held = small_config(store, cache, TEMPLATE, "my_method.strength=100")
+    assert held.to_mapping()["my_method"] == {"strength": 100.0}
+    (tmp_path / "held.yaml").write_text(held.to_yaml())
+    assert load_config(tmp_path / "held.yaml") == held
+    free = small_config(store, cache, TEMPLATE)
+    assert free.digest() != held.digest()
+    weights = []
+    for config in (free, held):
+        learner = new_learner(config, tmp_path / config.digest())
+        learn(learner, 0)
+        before = weights_of(learner)
+        learn(learner, 1)
+        weights.append(sum(float((now - old).norm()) for now, old in zip(weights_of(learner), before, strict=True)))
+    assert weights[1] < 0.5 * weights[0]
+
+
+def test_a_section_of_another_method_of_ones_own_or_a_wrong_value_is_refused(store: Path, cache: Path) -> None:
+    with pytest.raises(UsageError, match="there is no key my_method"):
+        small_config(store, cache, "finetune", "my_method.strength=1")
+    with pytest.raises(UsageError, match=r"my_method\.strength is -1"):
+        small_config(store, cache, TEMPLATE, "my_method.strength=-1")
+    with pytest.raises(UsageError, match="cannot be that of a section"):
+        small_config(store, cache, "own_methods:Colliding")
+
+
+def test_a_class_with_a_built_in_method_as_its_base_reads_that_methods_section(store: Path, cache: Path) -> None:
+    config = small_config(store, cache, "own_methods:Firmer", "ewc.lambda=7")
+    assert config.section(EwcConfig).lambda_ == 7
+    assert "firmer" not in config.to_mapping()
 
 
 @pytest.mark.parametrize("train_as", ["mlp", "gcn"])
@@ -82,7 +115,7 @@ def test_the_template_as_it_is_learns_as_fine_tuning_does(
 
 
 def test_the_template_goes_on_after_a_stop(store: Path, cache: Path, tmp_path: Path) -> None:
-    check_goes_on(small_config(store, cache, TEMPLATE), tmp_path)
+    check_goes_on(small_config(store, cache, TEMPLATE, "my_method.strength=1"), tmp_path)
 
 
 def test_a_config_file_names_a_method_and_is_planned_run_resumed_and_swept(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ecgl_scale.learn.message import GraphSegment
+from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.methods.ssm import Ssm, add_neighbours, edges_among
 from ecgl_scale.store.graph import GraphStore
 from tests.learn.methods.learning import begin, check_goes_on, check_whole_run, learn, new_learner, small_config

@@ -1,0 +1,21 @@
+"""Names of keys and sections that others than the config ask for; as light as names are, so a report may read them."""
+
+from __future__ import annotations
+
+NOT_IN_DIGEST = (
+    "memory",
+    "threads",
+    "cache",
+    "learn.block_rows",
+    "learn.device",
+    "infer.backend",
+    "infer.partitioner",
+    "infer.partitions",
+)
+"""Keys that say where and how to compute, not what: a result changes by rounding at most."""
+
+NOT_CHANGES = (*NOT_IN_DIGEST, "store", "method", "preset", "setting", "seed")
+"""Keys that results name by themselves, or that change none: they are no departure from a preset."""
+
+SECTIONS = ("tasks", "learn", "bank", "rank", "infer")
+"""The sections that hold for every method; any other is of the method it is named after."""

@@ -1,0 +1,175 @@
+"""What the first pass reads: the store's features, as float32, scaled on the fly.
+
+Whole float32 rows go straight from the page cache to where they are wanted; everything else (float16, a slice of the
+columns, sparse rows, scaling by row) goes through a block for each reading thread. A row's values do not depend on
+which other rows or columns are read with it.
+Memory: ``sizes.StoredFeatures.reader_bytes`` a thread, and what the caller asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_kernels.product import multiply_rows
+from ecgl_scale.base.durable import aligned_bytes, crc32c_of
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.threads import map_bounded
+from ecgl_scale.engine.work import Json
+from ecgl_scale.errors import UsageError
+from ecgl_scale.infer.program import Dense
+from ecgl_scale.infer.settings import Matrix
+from ecgl_scale.store.features.dense import DenseFeatures
+from ecgl_scale.store.features.sparse import SparseFeatures, to_dense
+from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.source import CsrBlock
+from ecgl_scale.tasks.scaling import Scaling
+from ecgl_scale.units import MIB
+
+PIECE_BYTES = 2 * MIB
+"""Rows are scaled, spread and multiplied so many bytes at a time, while they are in cache."""
+
+
+class FeatureReader:
+    """Features of a graph as float32 rows."""
+
+    def __init__(self, graph: GraphStore, scaling: Scaling | None = None) -> None:
+        if graph.features is None:
+            raise UsageError("the store has no features to infer from", where=graph.path)
+        self.graph = graph
+        self.features: DenseFeatures | SparseFeatures = graph.features
+        self.num_rows = self.features.num_rows
+        self.width = self.features.num_features
+        self.is_sparse = isinstance(self.features, SparseFeatures)
+        self.scaling = scaling if scaling is not None and scaling.kind != "none" else None
+        self.piece_rows = piece_rows(self.width)
+        folder = SPARSE_DIRECTORY if self.is_sparse else DENSE_DIRECTORY
+        files = graph.manifest.files.items()
+        self.read_bytes = sum(record.size_bytes for name, record in files if name.startswith(f"{folder}/"))
+
+    def identity(self) -> dict[str, Json]:
+        """Tells these rows from others: which store, and as much of a scaling as matters."""
+        scaling = self.scaling
+        moments = [] if scaling is None else [scaling.mean, scaling.deviation]
+        crcs = [None if column is None else crc32c_of(np.ascontiguousarray(column)) for column in moments]
+        return {"store": self.graph.identity, "scaling": None if scaling is None else [scaling.kind, *crcs]}
+
+    def blocks(self) -> list[Block]:
+        """Blocks as stored."""
+        return self.features.blocks()
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether whole rows are read without a buffer."""
+        return not self.is_sparse and self.features.dtype == np.float32
+
+    def fill(self, first: int, stop: int, scale: Any, out: Matrix, *, threads: int) -> None:
+        """Write columns ``first`` up to ``stop`` of all rows, times ``scale`` of each row, into all of ``out``."""
+        features = self.features
+
+        def read(block: Block) -> None:
+            target = out[block.start : block.stop]
+            factors = None if scale is None else scale[block.start : block.stop]
+            if isinstance(features, DenseFeatures) and self.reads_in_place and stop - first == self.width:
+                features.read(block, target)
+                for start, end in _pieces(block.num_rows, self.piece_rows):
+                    if self.scaling is not None:
+                        target[start:end] = self.scaling.apply(target[start:end])
+                    if factors is not None:
+                        target[start:end] *= factors[start:end, None]
+                return
+            for start, rows in self._dense_pieces(block):
+                end = start + len(rows)
+                target[start:end] = rows[:, first:stop]
+                if factors is not None:
+                    target[start:end] *= factors[start:end, None]
+
+        for _ in map_bounded(read, self.features.blocks(), threads=threads):
+            pass
+
+    def gather(self, ids: NDArray[np.int64], scale: Any) -> Matrix:
+        """Rows ``ids``, times their scale. Memory: the result, a gather's and, scaled, a piece's."""
+        rows: Matrix
+        if isinstance(self.features, SparseFeatures):
+            found = self.features.rows(ids)
+            rows = np.empty((ids.size, self.width), np.float32)
+            for start, end in _pieces(ids.size, self.piece_rows):
+                rows[start:end] = self._spread(_cut(found, start, end))
+        else:
+            rows = self.features.rows(ids).astype(np.float32, copy=False)
+            if self.scaling is not None:
+                for start, end in _pieces(ids.size, self.piece_rows):
+                    rows[start:end] = self.scaling.apply(rows[start:end])
+        if scale is not None:
+            rows *= scale[ids, None]
+        return rows
+
+    def multiply(self, block: Block, step: Dense, scale: Any, out: Matrix) -> None:
+        """Rows of a block times a weight, plus its bias, times the scale of each row; ``out`` is the block's rows."""
+        weight_t = step.weight_t if step.weight_t is not None else np.eye(self.width, dtype=np.float32)
+        width = weight_t.shape[1]
+        if isinstance(self.features, SparseFeatures) and not self._needs_zeros:
+            stored = self.features.read(block)
+            for start, end in _pieces(block.num_rows, piece_rows(width)):
+                rows = CsrBlock(stored.indptr[start : end + 1], stored.indices, stored.values)
+                if self.scaling is not None:
+                    rows = _readonly(self.scaling.apply_sparse(_cut(stored, start, end)))
+                multiply_rows(rows.indptr, rows.indices, rows.values, weight_t, out[start:end])
+        else:
+            # Always as many rows: a product's bits may depend on its shape, so the last ones are padded.
+            padded = aligned_bytes(self.piece_rows * self.width * 4).view(np.float32).reshape(-1, self.width)
+            for start, dense in self._dense_pieces(block):
+                padded[: len(dense)] = dense
+                out[start : start + len(dense), :width] = (padded @ weight_t)[: len(dense)]
+        if step.bias is not None:
+            out[:, :width] += step.bias
+        if scale is not None:
+            out[:, :width] *= scale[block.start : block.stop, None]
+
+    @property
+    def _needs_zeros(self) -> bool:
+        return self.scaling is not None and not self.scaling.keeps_zeros
+
+    def _dense_pieces(self, block: Block) -> Any:
+        """(first row within the block, float32 rows with all columns), a piece at a time."""
+        if isinstance(self.features, SparseFeatures):
+            stored = self.features.read(block)
+            for start, end in _pieces(block.num_rows, self.piece_rows):
+                yield start, self._spread(_cut(stored, start, end))
+            return
+        rows = self.features.read(block)
+        for start, end in _pieces(block.num_rows, self.piece_rows):
+            piece = rows[start:end].astype(np.float32, copy=False)
+            yield start, piece if self.scaling is None else self.scaling.apply(piece)
+
+    def _spread(self, rows: CsrBlock) -> Matrix:
+        if self.scaling is None:
+            return to_dense(rows, self.width)
+        if self._needs_zeros:
+            return self.scaling.apply(to_dense(rows, self.width))
+        return to_dense(self.scaling.apply_sparse(rows), self.width)
+
+
+def piece_rows(width: int) -> int:
+    """Rows in a piece; follows from the width alone."""
+    return max(PIECE_BYTES // (width * 4), 1)
+
+
+def _pieces(num_rows: int, rows_per_piece: int) -> list[tuple[int, int]]:
+    return [(start, min(start + rows_per_piece, num_rows)) for start in range(0, num_rows, rows_per_piece)]
+
+
+def _cut(rows: CsrBlock, start: int, end: int) -> CsrBlock:
+    offsets = rows.indptr[start : end + 1]
+    values = slice(offsets[0], offsets[-1])
+    return _readonly(CsrBlock(offsets - offsets[0], rows.indices[values], rows.values[values]))
+
+
+def _readonly(rows: CsrBlock) -> CsrBlock:
+    """Rows are made read-only, as mapped ones are, so that kernels are compiled once."""
+    for array in (rows.indptr, rows.indices, rows.values):
+        array.setflags(write=False)
+    return rows

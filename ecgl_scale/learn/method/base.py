@@ -1,0 +1,261 @@
+"""What a continual-learning method may add to the loop that all of them share.
+
+    check, before anything is planned or written
+    for each task:   begin_task -> segments -> epochs (penalty, adjust) -> end_task -> remember -> (the loop tests)
+
+The loop, the stream, checkpoints and metrics are the same for all. A method never touches the evaluator, nor data of
+old tasks that its paper does not keep: what it may see is what ``Context`` offers and what it has stored itself.
+A method's state is arrays by name: the loop saves them after every task and gives them back to a run that goes on.
+
+A simple method has one or two hooks: ``segments`` or ``penalty``, and ``end_task``, which puts into ``kept`` what the
+next task needs. State, plan and all else have defaults, made from what the class declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.config.sections import Section
+from ecgl_scale.engine.plan import StagePlan
+from ecgl_scale.engine.resources import Resources
+from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.loss import Labelled, Targets
+from ecgl_scale.learn.rows import RowCache, plan_rows
+from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
+from ecgl_scale.store.features.dense import GATHER_BYTES
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.stream import Task, TaskStream
+
+Arrays = dict[str, NDArray[Any]]
+Ids = NDArray[np.int64]
+
+QUIRKS = "Follow the public code where it differs from the paper."
+"""What the key ``reference`` of a method's section means; the method says what differs."""
+ROW_BYTES = 64
+"""Of a training node while some are chosen: ids, labels, places, scores."""
+
+
+@dataclass(frozen=True)
+class TaskSizes:
+    """What is known of a task before its graph is there, to plan with."""
+
+    num_nodes: int
+    """Of the graph it is trained on."""
+    num_edges: int
+    edge_bytes: int
+    """Of those edges in memory, as ``GraphPropagation`` holds them."""
+    num_rows: int
+    """Training nodes."""
+    num_old_rows: int
+    """Those of all earlier tasks."""
+    num_tasks: int
+    """Of the whole run."""
+    widths: tuple[int, ...]
+    values_a_row: float | None
+    """Of the stored features; None for dense ones."""
+    is_propagated: bool
+    """The model's input has passed along edges, and is dense."""
+    epoch_bytes: int
+    """An epoch, besides the rows."""
+    training_bytes: int
+    """The rows, or the graph, and an epoch."""
+    threads: int
+    room_bytes: int
+    """What the budget leaves besides what is held all the time."""
+
+    @property
+    def num_features(self) -> int:
+        """Values of a row."""
+        return self.widths[0]
+
+    @property
+    def num_classes(self) -> int:
+        """Of the whole run."""
+        return self.widths[-1]
+
+    @property
+    def num_weights(self) -> int:
+        """With biases."""
+        return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(self.widths))
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of a row of the model's input, kept as it is."""
+        num_values = self._num_values(1)
+        return 4 * self.num_features if num_values is None else 8 * num_values
+
+    def rows_bytes(self, num_rows: int) -> int:
+        """Memory of so many rows of the model's input, held where they fit beside an epoch."""
+        num_values = self._num_values(num_rows)
+        memory_bytes = max(self.room_bytes - self.epoch_bytes, 0)
+        return plan_rows(num_rows, self.widths[0], memory_bytes=memory_bytes, num_values=num_values).host_bytes
+
+    def _num_values(self, num_rows: int) -> int | None:
+        """Of so many sparse rows; None for dense ones."""
+        if self.values_a_row is None or self.is_propagated:
+            return None
+        return int(np.ceil(self.values_a_row * num_rows))
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """What a method needs for a task, besides its bank and the plain training."""
+
+    state_bytes: int
+    """Of what it keeps from task to task, and of its copies of weights, when all tasks are learned.
+
+    It is asked before it is known what room it leaves, so it depends neither on ``room_bytes`` nor on the task.
+    """
+    end: StagePlan
+    """Of ``end_task`` and ``remember``."""
+    work_bytes: int = 0
+    """In all for what a task needs before or while it is trained, where that is more than ``training_bytes``."""
+
+
+class Context(Protocol):
+    """A run as a method sees it while it learns ``task``."""
+
+    config: RunConfig
+    stream: TaskStream
+    task: Task
+    trainer: Trainer
+    bank: MemoryBank
+    """Nodes of earlier tasks that the method has remembered, with their own copy of the rows."""
+    work: Path
+    """For files that are needed while the task is learned."""
+    resources: Resources
+
+    def parts(self, tasks: Sequence[Task]) -> list[Labelled]:
+        """Training rows and labels of tasks; the rows are left out where it is trained as a graph."""
+        ...
+
+    def replay(self) -> Labelled | None:
+        """Rows and labels of the bank; None while it is empty."""
+        ...
+
+    def targets(self, parts: Sequence[Labelled], replay: Labelled | None) -> list[Targets]:
+        """What their logits are compared with, weighed as the config says; the bank's are the last."""
+        ...
+
+    def attach(
+        self, tasks: Sequence[Task], parts: Sequence[Labelled], replay: Labelled | None, targets: Sequence[Targets]
+    ) -> list[AnySegment]:
+        """Targets with the rows, or the task graphs, that they belong to."""
+        ...
+
+    def segments(self, tasks: Sequence[Task], replay: Labelled | None) -> list[AnySegment]:
+        """``parts``, ``targets`` and ``attach`` in one: the plain loss of these tasks and the bank."""
+        ...
+
+    def graph(self, task: Task) -> tuple[GraphStore, Ids]:
+        """The graph a task is trained and ranked on, and the ids of its nodes."""
+        ...
+
+    def rows(self, task: Task, ids: Ids, name: str) -> RowCache:
+        """Feature rows of nodes of a task."""
+        ...
+
+    def graph_rows(self, task: Task) -> RowCache:
+        """Feature rows of every node of the graph a task is trained on."""
+        ...
+
+    def bank_rows(self, task: Task, ids: Ids) -> Any:
+        """The same as the bank keeps them: an array, or CSR."""
+        ...
+
+
+class Method:
+    """Base of all methods: fine-tuning, to which each adds. A built-in one declares here all that others know of it."""
+
+    name: ClassVar[str]
+    """As a config names it, and its section of the config; that of its file."""
+    category: ClassVar[str] = "bound"
+    """bound, regularisation or replay."""
+    stores: ClassVar[str] = "nothing"
+    cost: ClassVar[str] = "one pass over the task's rows"
+    """Of an epoch."""
+    reference: ClassVar[str] = ""
+    settings: ClassVar[type[Section] | None] = None
+    """Its section of the config; ``config.section(...)`` gives the values."""
+    backbones: ClassVar[tuple[str, ...]] = ("mlp", "gcn")
+    keeps_bank: ClassVar[bool] = False
+    """Whether nodes of old tasks are kept and replayed."""
+    keeps_tasks: ClassVar[bool] = False
+    """Whether the training rows of all old tasks are used again: then nothing is forgotten, and it is a bound."""
+    keeps_graphs: ClassVar[bool] = False
+    """Whether, trained as a graph, the graphs of all old tasks are held as well."""
+    restarts: ClassVar[bool] = False
+    """Whether every task begins with new weights."""
+    weight_copies: ClassVar[int] = 0
+    """How many numbers for every weight it keeps, or holds while a task is learned or ends."""
+    is_reconstruction: ClassVar[bool] = False
+    """Whether it was made again from a paper's description, as there is no public code; it is always called so."""
+    remark: ClassVar[str] = ""
+    """What the key ``method`` in docs/configuration.md says of it, where it is none of the paper's tables."""
+    place: ClassVar[int] = 1000
+    """In lists of methods and in a resolved config those with smaller numbers come first, then it goes by name."""
+
+    @cached_property
+    def kept(self) -> Arrays:
+        """Everything that the next task needs, besides weights and bank; arrays that are not changed in place."""
+        return {}
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse settings that the method cannot learn with, by a ``UsageError``."""
+
+    def begin_task(self, context: Context) -> None:
+        """Before the first epoch, and again where a run goes on in the middle of a task."""
+
+    def segments(self, context: Context) -> list[AnySegment]:
+        """What the loss is a sum over."""
+        tasks = context.stream.seen(context.task) if self.keeps_tasks else [context.task]
+        return context.segments(tasks, context.replay() if self.keeps_bank else None)
+
+    def penalty(self, context: Context) -> Penalty | None:
+        """A term of the loss that depends on the weights alone."""
+        del context
+        return None
+
+    def adjust(self, context: Context) -> None:
+        """Change the gradients (``.grad`` of the weights) before the step."""
+
+    def end_epochs(self) -> None:
+        """Let go of what only the epochs needed."""
+
+    def end_task(self, context: Context) -> None:
+        """After the last epoch, with the task's segments still there to be asked for again."""
+
+    def remember(self, context: Context) -> MemoryBank:
+        """The bank with what is kept of the task; done again after a kill it must give the same."""
+        return context.bank
+
+    def state(self) -> Arrays:
+        """What is saved after a task: ``kept``, unless the method keeps it in another form."""
+        return self.kept
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from ``state()``."""
+        self.kept = dict(state)
+
+    def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
+        """What the method needs for a task, for ``ecgl plan``; by default what follows from its declarations."""
+        del config
+        needed = ROW_BYTES * sizes.num_rows + GATHER_BYTES
+        return MethodPlan(
+            state_bytes=4 * self.weight_copies * sizes.num_weights,
+            end=end_plan(needed, "what is kept is chosen and gathered"),
+        )
+
+
+def end_plan(host_bytes: int, formula: str) -> StagePlan:
+    """The plan of a task's end."""
+    return StagePlan("remember", host_bytes, formula)
