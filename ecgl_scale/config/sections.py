@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ecgl_scale.config.choices import Dangling, Norm, Quota, Select
+from ecgl_scale.config.choices import Dangling, Norm, Quota
 from ecgl_scale.errors import UsageError
 
 Size = Annotated[int, Field(ge=1)]
@@ -192,7 +192,9 @@ class BankConfig(Section):
     quota: Quota = Field(
         default="class", description="The best of the whole task, or as many of each class as of any other."
     )
-    select: Select = Field(default="ecgl", description="`random` ignores both rankings: an ablation.")
+    select: Literal["ecgl", "random"] = Field(
+        default="ecgl", description="`random` ignores both rankings: an ablation."
+    )
     refill: bool = Field(default=True, description="Where both rankings choose the same node, choose one more.")
 
     @model_validator(mode="after")

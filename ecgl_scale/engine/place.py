@@ -140,7 +140,7 @@ class FilePlace:
         return out
 
     def room(self, start: int, stop: int) -> NDArray[Any]:
-        """Zeros."""
+        """Return zeros: what is to be a file is filled in memory first."""
         return _zeros(stop - start, self.dtype, self.width)
 
     def _read_file(self, index: int) -> NDArray[Any]:

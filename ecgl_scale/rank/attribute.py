@@ -39,7 +39,7 @@ Vector = NDArray[np.float64]
 
 
 def plan_attributes(sizes: FeatureSizes, threads: int) -> Need:
-    """Memory of the vector on top of what the process holds."""
+    """Plan the memory of the vector on top of what the process holds."""
     return plan_dense(sizes, threads) if sizes.num_values is None else plan_sparse(sizes)
 
 

@@ -30,14 +30,14 @@ from ecgl_scale.units import MIB
 MAX_EXPONENT = 700.0
 """exp(-708) is the last float64 with all its digits."""
 RESERVE_BYTES = 48 * MIB
-"""Compiled code, BLAS's packing buffers, readers' padding."""
+"""It is for compiled code, BLAS's packing buffers and readers' padding."""
 
 Vector = NDArray[np.float64]
 OnRows = Callable[[int], None]
 
 
 def weights_underflow(gamma: float) -> UsageError:
-    """The error for features whose weights float64 cannot hold."""
+    """Make the error for features whose weights float64 cannot hold."""
     return UsageError(
         "the features are so large that the weights exp(-gamma |x|^2) of all rows underflow",
         where=f"gamma = {gamma:g}",
@@ -68,7 +68,7 @@ class DensePasses:
     num_passes = 2
 
     def __init__(self, source: FeatureSource, gamma: float, resources: Resources) -> None:
-        """As many threads as fit the budget take part; or it is refused."""
+        """Let as many threads take part as fit the budget, or refuse."""
         sizes = FeatureSizes.of(source.features)
         threads, room_bytes = resources.threads, resources.room_bytes
         while threads > 1 and _dense_bytes(sizes, threads) > room_bytes:
@@ -87,7 +87,7 @@ class DensePasses:
             self._values = make_place(resources, "attributes/values", cuts, "float64")
 
     def run(self, *, on_rows: OnRows) -> Vector:
-        """Both passes: r before it is divided by its sum; ``on_rows`` gets the rows done so far, of both."""
+        """Run both passes and return r before it is divided by its sum; ``on_rows`` gets the rows done, of both."""
         num_rows = self._units[-1].stop
         sums = self.accumulate(on_rows=on_rows)
         self.evaluate(sums, on_rows=lambda done: on_rows(num_rows + done))
@@ -95,7 +95,7 @@ class DensePasses:
 
     @property
     def values(self) -> Vector:
-        """What the last pass has left."""
+        """The rows as the last pass has left them."""
         return self._values.read(0, self._units[-1].stop)
 
     def accumulate(self, *, on_rows: OnRows = lambda _: None) -> Sums:

@@ -73,7 +73,7 @@ class SparsePasses:
         self._num_rows = sizes.num_rows
 
     def run(self, *, on_rows: Callable[[int], None]) -> Vector:
-        """All passes: r before it is divided by its sum; ``on_rows`` gets the rows done so far, of all passes."""
+        """Run all passes and return r before it is divided by its sum; ``on_rows`` gets the rows done, of all."""
         resources, num_rows = self._resources, self._num_rows
         shares_memory = resources.executor.shares_memory
         strips, passes = StripPlaces.make(resources, self.strips), itertools.count(0, num_rows)
@@ -119,7 +119,7 @@ class SparsePasses:
             on_rows(done + (strip.index - strips[0].index + 1) * self._num_rows)
 
     def _factors(self, exponents: Vector, scratch: Vector) -> tuple[float, float]:
-        """By what b and C are multiplied: they are divided by the sum of all weights. Leaves zeros in ``scratch``."""
+        """Return by what b and C are multiplied, a share of the sum of all weights; ``scratch`` is left as zeros."""
         if exponents.min() > MAX_EXPONENT:
             raise weights_underflow(self._gamma)
         np.negative(exponents, out=scratch)

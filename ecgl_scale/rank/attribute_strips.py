@@ -36,12 +36,12 @@ Vector = NDArray[np.float64]
 
 
 def places_before(row: int) -> int:
-    """Places of the lower triangle in the rows above ``row``."""
+    """Count the places of the lower triangle in the rows above ``row``."""
     return row * (row + 1) // 2
 
 
 def num_places(first: int, last: int) -> int:
-    """Places of the rows ``first`` up to ``last``."""
+    """Count the places of the rows ``first`` up to ``last``."""
     return places_before(last) - places_before(first)
 
 
@@ -66,7 +66,7 @@ class OneStrip:
         self._is_new = True
 
     def room(self, start: int, stop: int) -> Vector:
-        """Zeros, in place of the strip before."""
+        """Return zeros, in place of the strip before."""
         rows = self._memory[: stop - start]
         if not self._is_new:
             rows[:] = 0.0  # new memory is zero
@@ -74,14 +74,14 @@ class OneStrip:
         return rows
 
     def read(self, start: int, stop: int) -> Vector:
-        """The strip that is there."""
+        """Return the strip that is there."""
         return self._memory[: stop - start]
 
     def write(self, start: int, rows: Vector) -> None:
-        """They are there."""
+        """Do nothing: the rows are in place."""
 
     def describe(self) -> Json:
-        """Never asked: workers of other processes get files."""
+        """Memory cannot be described: workers of other processes get files."""
         raise NotImplementedError
 
 
@@ -94,7 +94,7 @@ class StripPlaces:
 
     @classmethod
     def make(cls, resources: Resources, strips: Sequence[Block]) -> StripPlaces:
-        """Room for one strip in memory, or a file for each."""
+        """Make room for one strip in memory, or a file for each."""
         if resources.executor.shares_memory:
             widest = max(strip.num_rows for strip in strips)
             return cls(OneStrip(widest), OneStrip(max(num_places(strip.start, strip.stop) for strip in strips)))
@@ -105,33 +105,33 @@ class StripPlaces:
         )
 
     def read(self, first: int, last: int) -> tuple[Vector, Vector]:
-        """The parts of b and C."""
+        """Return the strip's parts of b and C."""
         return self.linear.read(first, last), self.triangle.read(places_before(first), places_before(last))
 
     def describe(self) -> Json:
-        """Both places."""
+        """Say where both places are."""
         return {"linear": self.linear.describe(), "triangle": self.triangle.describe()}
 
     @classmethod
     def open(cls, description: Json) -> StripPlaces:
-        """Strips in files that another process has described."""
+        """Find the strips that another process has described."""
         return cls(open_place(description["linear"]), open_place(description["triangle"]))
 
 
 @dataclass(frozen=True)
 class StripDone:
-    """Nothing but that it is done."""
+    """A record that says no more than that a block is done."""
 
     num_rows: int
 
 
 def sparse_features(source: FeatureSource) -> SparseFeatures:
-    """The features as what they are."""
+    """Return the features, which the caller knows to be sparse."""
     return cast("SparseFeatures", source.features)
 
 
 def row_ranges(features: SparseFeatures, per_block: int) -> list[Block]:
-    """The rows of each stored block in ranges with about equally many values."""
+    """Cut the rows of each stored block into ranges with about equally many values."""
     ranges: list[Block] = []
     for stored in features.blocks():
         indptr = features.read(stored).indptr
@@ -167,7 +167,7 @@ class StripSumsWork(Work[None, StripDone]):
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="attribute")
 
     def describe(self) -> Json:
-        """Where features, exponents and strips are."""
+        """Say where features, exponents and strips are."""
         return {
             "features": self._source.description,
             "gamma": self._gamma,
@@ -177,7 +177,7 @@ class StripSumsWork(Work[None, StripDone]):
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> StripSumsWork:
-        """The same on a worker that has only files."""
+        """Open the work on a worker that has only files."""
         return cls(
             FeatureSource.open(description["features"]),
             description["gamma"],
@@ -187,7 +187,7 @@ class StripSumsWork(Work[None, StripDone]):
         )
 
     def run(self, block: Block, given: Json, scratch: None) -> StripDone:
-        """One pass over all features."""
+        """Sum one strip in one pass over all features."""
         del given, scratch
         first, last = block.start, block.stop
         linear = self._strips.linear.room(first, last)
@@ -243,7 +243,7 @@ class StripValuesWork(Work[None, StripDone]):
         self._held: tuple[Vector, Vector] = (np.empty(0), np.empty(0))
 
     def describe(self) -> Json:
-        """Where features, strips and totals are."""
+        """Say where features, strips and totals are."""
         return {
             "features": self._source.description,
             "strips": self._strips.describe(),
@@ -252,7 +252,7 @@ class StripValuesWork(Work[None, StripDone]):
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> StripValuesWork:
-        """The same on a worker that has only files."""
+        """Open the work on a worker that has only files."""
         del resources
         source, strips = FeatureSource.open(description["features"]), StripPlaces.open(description["strips"])
         return cls(source, strips, open_rounds(description["totals"]))

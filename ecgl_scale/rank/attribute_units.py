@@ -40,7 +40,7 @@ Vector = NDArray[np.float64]
 
 
 def unit_rows(num_columns: int) -> int:
-    """Rows of a unit: whole chunks, and the same for any budget and number of threads."""
+    """Count the rows of a unit: whole chunks, and the same for any budget and number of threads."""
     return CHUNK_ROWS * max(UNIT_BYTES // (CHUNK_ROWS * num_columns * 4), 1)
 
 
@@ -56,7 +56,7 @@ class ChunkSums:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Nothing but that it is done."""
+    """A record that says no more than that a unit is done."""
 
     num_rows: int
 
@@ -70,7 +70,7 @@ class Sums:
     least: float
 
     def put(self, resources: Resources) -> Json:
-        """Where workers that share no memory find them: one more row than C has, for b."""
+        """Write the sums to a file for workers that share no memory: the rows of C, and b as one more."""
         size = self.linear.size
         place = make_place(resources, "attributes/sums", [0, size + 1], "float64", size)
         place.write(0, np.vstack([self.quadratic, self.linear]))
@@ -78,7 +78,7 @@ class Sums:
 
     @classmethod
     def open(cls, description: Json) -> Sums:
-        """Sums that another process has put there."""
+        """Read the sums that another process has put there."""
         place = open_place(description["place"])
         rows = place.read(0, place.cuts[-1])
         return cls(rows[-1].copy(), rows[:-1], description["least"])
@@ -105,7 +105,7 @@ class _DenseWork(Work[_Scratch, Record]):
         self._blas = ExitStack()
 
     def _with_one_blas_thread(self) -> Self:
-        """For a worker of another process; in this one the driver sees to it."""
+        """Limit BLAS on a worker of another process; in this one the driver sees to it."""
         self._blas.enter_context(one_blas_thread())
         return self
 
@@ -114,14 +114,14 @@ class _DenseWork(Work[_Scratch, Record]):
         self._blas.close()
 
     def scratch(self) -> _Scratch:
-        """Room for a chunk."""
+        """Make room for a chunk, as it is read and as it is worked on."""
         features, shape = self._source.features, (min(CHUNK_ROWS, self._sizes.num_rows), self._sizes.num_columns)
         read = features.chunk_buffer() if isinstance(features, DenseFeatures) else np.empty(0, np.uint8)
         rows = np.empty((0, 0) if self._sizes.is_float32 else shape, np.float32)
         return _Scratch(read, rows, np.empty(shape, np.float32))
 
     def _chunks(self, unit: Block, scratch: _Scratch, *, check: bool) -> Iterator[tuple[int, Rows]]:
-        """First row and rows of each chunk of a unit; valid until the next is asked for."""
+        """Yield first row and rows of each chunk of a unit; they are valid until the next is asked for."""
         features = cast("DenseFeatures | FloatArray", self._source.features)
         num_rows, start, stop = self._sizes.num_rows, unit.start, unit.stop
         if isinstance(features, np.ndarray):
@@ -157,7 +157,7 @@ class AccumulateWork(_DenseWork[ChunkSums]):
         self._exponents = exponents
 
     def describe(self) -> Json:
-        """Where features and exponents are."""
+        """Say where features and exponents are."""
         return {
             "features": self._source.description,
             "gamma": self._gamma,
@@ -166,7 +166,7 @@ class AccumulateWork(_DenseWork[ChunkSums]):
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> AccumulateWork:
-        """The same on a worker that has only files."""
+        """Open the work on a worker that has only files."""
         del resources
         source, place = FeatureSource.open(description["features"]), open_place(description["exponents"])
         return cls(source, description["gamma"], place)._with_one_blas_thread()
@@ -221,7 +221,7 @@ class EvaluateWork(_DenseWork[Evaluated]):
         self._sums_place = sums_place
 
     def describe(self) -> Json:
-        """Where features, sums, exponents and values are."""
+        """Say where features, sums, exponents and values are."""
         return {
             "features": self._source.description,
             "sums": self._sums_place,
@@ -231,7 +231,7 @@ class EvaluateWork(_DenseWork[Evaluated]):
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> EvaluateWork:
-        """The same on a worker that has only files."""
+        """Open the work on a worker that has only files."""
         del resources
         source, sums = FeatureSource.open(description["features"]), Sums.open(description["sums"])
         exponents, values = (open_place(description[name]) for name in ("exponents", "values"))

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.config.choices import Quota, Select
+from ecgl_scale.config.choices import Quota
 from ecgl_scale.config.sections import BankConfig, RankConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
@@ -33,7 +33,7 @@ STAGE = "choose nodes"
 CANDIDATE_BYTES = 64
 """Ids, labels and scores, and the sorted copies that count the classes."""
 CHOICE_BYTES = 160
-"""Of a place where two rankings are united: its ids in both, and as a number of Python in what is chosen so far."""
+"""What a place takes where two rankings are united: ids in both, and a number of Python in what is chosen so far."""
 EDGE_BYTES = 4
 BLAS_BYTES = 32 * MIB
 """What BLAS keeps for its next product, once it has made the attribute vector."""
@@ -53,20 +53,20 @@ class ChooseSettings:
     diversity: bool = True
     """Without one of the two all go by the other, without both by chance."""
     quota: Quota = "class"
-    select: Select = "ecgl"
+    select: Literal["ecgl", "random"] = "ecgl"
     refill: bool = True
     """Whether places that the union leaves are given to the next best."""
     pagerank: PageRankSettings = field(default_factory=PageRankSettings)
     gamma: float | None = None
-    """Of the attribute vector; 1 / columns without one."""
+    """How fast resemblance falls in the attribute vector; 1 / columns without one."""
     include_self: bool = False
     """Whether a node counts among its own neighbours in the diversity's mean."""
     seed: int | tuple[int, ...] = 0
-    """Of the choice by chance; give every task its own, (seed, task) say."""
+    """It decides the choice by chance; give every task its own, (seed, task) say."""
 
     @classmethod
     def of(cls, bank: BankConfig, rank: RankConfig, *, seed: tuple[int, ...] = (0,)) -> ChooseSettings:
-        """As the config says, with a seed of the task's own."""
+        """Take the settings of the config, with a seed of the task's own."""
         return cls(
             **bank.model_dump(include={entry.name for entry in fields(cls)}),
             pagerank=PageRankSettings.of(rank),
@@ -119,7 +119,7 @@ class ChooseStats:
     converged: bool | None
     read_bytes: int
     seconds: dict[str, float]
-    """Of ``attributes``, ``importance`` and ``diversity``, as far as they ran."""
+    """What ``attributes``, ``importance`` and ``diversity`` took, as far as they ran."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def plan_choose(
     room_bytes: int,
     threads: int,
 ) -> StagePlan:
-    """What ``choose_nodes`` will need for a task graph of this size.
+    """Plan what ``choose_nodes`` will need for a task graph of this size.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ class DistanceWork(Work[None, ScoredRows]):
         self._load_kernels()
 
     def describe(self) -> Json:
-        """Where store, features and squares are."""
+        """Say where store, features and squares are."""
         return {
             "store": str(self._graph.path),
             "features": self._source.description,
@@ -70,7 +70,7 @@ class DistanceWork(Work[None, ScoredRows]):
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> DistanceWork:
-        """The same on a worker that has only files."""
+        """Open the work on a worker that has only files."""
         return cls(
             GraphStore.open(description["store"]),
             FeatureSource.open(description["features"]),
@@ -80,11 +80,11 @@ class DistanceWork(Work[None, ScoredRows]):
         )
 
     def stored_blocks(self) -> list[Block]:
-        """All rows as the edges are stored."""
+        """Return the blocks of rows as the edges are stored."""
         return self._graph.edges.blocks()
 
     def ranges(self) -> list[Block]:
-        """All rows in ranges of about ``RANGE_EDGES`` edges; a row is never cut. Reads the edges, and compares them."""
+        """Cut all rows into ranges of about ``RANGE_EDGES`` edges; no row is cut. Reads and compares the edges."""
         ranges: list[Block] = []
         stored = self.stored_blocks()
         for block, rows in zip(stored, map_bounded(self._rows_of, stored, threads=self._threads), strict=True):
@@ -96,7 +96,7 @@ class DistanceWork(Work[None, ScoredRows]):
         return ranges
 
     def hold(self, first: int, stop: int) -> int:
-        """Load a slice, unless it is there; returns the bytes read."""
+        """Load a slice, unless it is there, and return the bytes read."""
         with self._lock:
             if self._slice_held == (first, stop):
                 return 0

@@ -37,7 +37,7 @@ from ecgl_scale.units import MIB
 STAGE = "rank by diversity"
 BYTES_PER_NODE = 8
 RESERVE_BYTES = 24 * MIB
-"""For threads, buffers and small objects."""
+"""It is for threads, buffers and small objects."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DiversityResult:
 
 
 def plan_diversity(sizes: FeatureSizes, threads: int) -> Need:
-    """Memory of the ranking on top of what the process holds."""
+    """Plan the memory of the ranking on top of what the process holds."""
     fixed = BYTES_PER_NODE * sizes.num_rows + RESERVE_BYTES
     columns = columns_need(sizes, threads)
     return Need(fixed + columns.least, fixed + columns.most)

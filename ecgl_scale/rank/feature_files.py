@@ -61,7 +61,7 @@ def check_finite(features: NDArray[Any], path: Path) -> None:
 
 
 def digest_features(features: NDArray[Any]) -> list[Any]:
-    """What tells these features from others, so that no journal of others is gone on with; reads everything once."""
+    """Return what tells these features from others, so that no journal of others is gone on with; reads all once."""
     crc = 0
     for _, rows in _blocks(features):
         crc = crc32c_of(rows, crc)
@@ -69,7 +69,7 @@ def digest_features(features: NDArray[Any]) -> list[Any]:
 
 
 def _blocks(features: NDArray[Any]) -> Any:
-    """First row and rows of about a MiB each."""
+    """Yield first row and rows, about a MiB at once."""
     step = max(MIB // max(features.itemsize * features.shape[1], 1), 1)
     return ((start, np.ascontiguousarray(features[start : start + step])) for start in range(0, len(features), step))
 
@@ -84,7 +84,7 @@ class FeatureSource:
 
     @classmethod
     def of(cls, features: Features, resources: Resources, name: str) -> FeatureSource:
-        """Features of a store are found by its path; an array is written below the working directory first."""
+        """Make features findable: those of a store by its path, an array by a file below the working directory."""
         if resources.executor.shares_memory:
             return cls(features)
         if not isinstance(features, np.ndarray):
@@ -98,7 +98,7 @@ class FeatureSource:
 
     @classmethod
     def open(cls, description: Json) -> FeatureSource:
-        """The same features in another process."""
+        """Find the features that another process has described."""
         if "store" in description:
             return cls(GraphStore.open(description["store"]).require_features(), description)
         path, digest = Path(description["file"]), description["digest"]

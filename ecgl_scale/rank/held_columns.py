@@ -50,7 +50,7 @@ class EdgeRange:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the range."""
+        """The bytes that its edges and offsets take."""
         return int(self.indptr.nbytes + (self.indptr[-1] - self.indptr[0]) * self.indices.itemsize)
 
 
@@ -73,14 +73,14 @@ class Columns(Protocol):
 
 
 def columns_of(features: Features) -> Columns:
-    """The right kind for these features."""
+    """Choose the kind that these features need."""
     if isinstance(features, SparseFeatures):
         return SparseColumns(features)
     return DenseColumns(features)
 
 
 def columns_need(sizes: FeatureSizes, threads: int) -> Need:
-    """The smallest slice and all columns at once; features that are used where they are cost nothing."""
+    """Plan the smallest slice and all columns at once; features that are used where they are cost nothing."""
     num_rows, num_columns = sizes.num_rows, sizes.num_columns
     if sizes.num_values is not None:
         fixed = SPARSE_ROW_BYTES * num_rows + threads * SPARSE_SCRATCH_BYTES * num_columns
@@ -112,7 +112,7 @@ class DenseColumns:
         self._held = _as_seen(np.empty((0, 1), self._dtype))
 
     def plan(self, budget: MemoryBudget, base_bytes: int, num_nodes: int, threads: int, first: int) -> list[int]:
-        """Whole cache lines of columns where that fits, else groups of four."""
+        """Take whole cache lines of columns where that fits, else groups of four."""
         if self._in_place is not None:
             return [first, self.num_columns]
         wanted = self.num_columns - first
@@ -160,7 +160,7 @@ class DenseColumns:
         return num_rows * self.num_columns * features.dtype.itemsize
 
     def _read_columns(self, features: DenseFeatures, first: int, held: NDArray[Any], threads: int) -> None:
-        """Every reader takes every so many-th block."""
+        """Let every reader take every so many-th block."""
         blocks, bits = features.blocks(), f"u{self._dtype.itemsize}"
 
         def keep(start: int, rows: NDArray[Any]) -> None:
@@ -185,7 +185,7 @@ class DenseColumns:
 
 
 def _as_seen(array: NDArray[Any]) -> NDArray[Any]:
-    """As the kernels take it."""
+    """View an array as the kernels take it."""
     return array if array.dtype == np.float32 else array.view(np.uint16)
 
 
@@ -204,7 +204,7 @@ class SparseColumns:
         self._width = 0
 
     def plan(self, budget: MemoryBudget, base_bytes: int, num_nodes: int, threads: int, first: int) -> list[int]:
-        """As many columns as their values fit."""
+        """Take as many columns as their values fit."""
         base_bytes += num_nodes * SPARSE_ROW_BYTES + threads * SPARSE_SCRATCH_BYTES * self.num_columns
         counts = self._counts[first:]
         smallest = int(counts.max(initial=0)) * SPARSE_VALUE_BYTES

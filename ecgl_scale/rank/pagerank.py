@@ -61,15 +61,15 @@ class PageRankSettings:
     """Where the mass of nodes without out-edges goes: 1/N each (the paper), or as r (the reference code)."""
 
     precision: Precision = "auto"
-    """Of sums and contributions: auto is float64 up to ``EXACT_NODES`` nodes."""
+    """Sums and contributions have it: auto is float64 up to ``EXACT_NODES`` nodes."""
 
     @classmethod
     def of(cls, config: RankConfig) -> PageRankSettings:
-        """As the config says."""
+        """Take the settings of the config."""
         return cls(**config.model_dump(include={entry.name for entry in fields(cls)}))
 
     def precision_for(self, num_nodes: int) -> Literal["float32", "float64"]:
-        """The precision of a graph of this size."""
+        """Return the precision of a graph of this size."""
         if self.precision != "auto":
             return self.precision
         return "float64" if num_nodes <= EXACT_NODES else "float32"
@@ -104,7 +104,7 @@ class RankResult:
     """Ranks that sum to one, and how they were reached."""
 
     padded_ranks: Vector
-    """Followed by zeros up to a whole range."""
+    """They are followed by zeros up to a whole range."""
     num_nodes: int
     converged: bool
     sweeps: tuple[Sweep, ...]
@@ -115,7 +115,7 @@ class RankResult:
 
     @property
     def ranks(self) -> Vector:
-        """One for each node."""
+        """One rank for each node."""
         return self.padded_ranks[: self.num_nodes]
 
     @property
@@ -125,7 +125,7 @@ class RankResult:
 
 
 def plan_importance(num_nodes: int, settings: PageRankSettings, *, with_reset: bool, threads: int) -> int:
-    """Memory of a ranking on top of what the process holds: vectors, a stripe's sums a thread, read buffers."""
+    """Plan memory on top of what the process holds: vectors, a stripe's sums for each thread, read buffers."""
     num_ranges = -(-num_nodes // RANGE_ROWS)
     precision = settings.precision_for(num_nodes)
     bytes_per_node = BYTES_PER_NODE[precision] + (RESET_BYTES_PER_NODE if with_reset else 0)
@@ -134,7 +134,7 @@ def plan_importance(num_nodes: int, settings: PageRankSettings, *, with_reset: b
 
 
 def num_sweeps(settings: PageRankSettings) -> int:
-    """A sweep takes a share of ``damping`` off the change, so that many reach the tolerance; or the cap."""
+    """Estimate the sweeps: each multiplies the change by about ``damping``, down to the tolerance, or up to the cap."""
     if settings.tol <= 0.0 or settings.damping <= 0.0:
         return settings.max_iter if settings.damping > 0.0 else min(2, settings.max_iter)
     return min(max(math.ceil(math.log(settings.tol) / math.log(settings.damping)), 1), settings.max_iter)
@@ -250,7 +250,7 @@ class _Sweeps:
         self._dangling = math.fsum(self._run(None, None)[0][:, DANGLING])
 
     def sweep(self, keep: FilePlace | None) -> int:
-        """One round, whose ranks also go to ``keep``; returns the bytes read from the disk."""
+        """Run one round, whose ranks also go to ``keep``; returns the bytes read from the disk."""
         settings, num_nodes = self.settings, self.num_nodes
         has_reset = self.vectors.reset is not None
         lost = settings.damping * self._dangling
@@ -275,13 +275,13 @@ class _Sweeps:
         return np.concatenate([record.partials for record in records]), sum(record.read_bytes for record in records)
 
     def forget(self, number: int) -> None:
-        """A round's vectors are not needed any more."""
+        """Let go of a round's vectors."""
         self.vectors.ranks.forget(number)
         self.vectors.contributions.forget(number)
 
 
 def _cuts(graph: GraphStore) -> list[int]:
-    """Where stripes begin, and the end of the padding."""
+    """Return where stripes begin, and the end of the padding."""
     return [*(block.start for block in graph.tiles.blocks()), graph.tiles.num_ranges * RANGE_ROWS]
 
 

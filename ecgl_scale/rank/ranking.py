@@ -53,7 +53,7 @@ class Ranking:
         use_features: bool = True,
         start: Path | None = None,
     ) -> RankResult:
-        """PageRank with restarts by these features, or to all nodes alike; ``start`` has scores to begin with."""
+        """Rank all nodes with restarts by these features, or to all alike; ``start`` has scores to begin with."""
         graph, reset = self._graph, None
         if use_features and features is None:
             self._resources.on_event(Note("the store has no features: every node is equally likely at a restart"))
@@ -72,7 +72,7 @@ class Ranking:
             return rank_importance(graph, self._resources, reset=reset, start=begin, settings=settings, journal=journal)
 
     def diversity(self, features: Features | None, *, include_self: bool) -> DiversityResult:
-        """Distances to the neighbours, of the store's features unless others are given."""
+        """Score all nodes by the distance to their neighbours, in the store's features unless others are given."""
         give_back_freed()
         digest = None
         if isinstance(features, np.ndarray) and self._journal_path is not None:
@@ -103,7 +103,7 @@ class RankingSizes:
     pagerank: PageRankSettings | None
     """None where importance is not asked for."""
     restarts: FeatureSizes | None
-    """Of what the attribute vector is made; None where restarts go to all nodes alike."""
+    """The features of the attribute vector; None where restarts go to all nodes alike."""
     diversity: FeatureSizes | None
     """None where diversity is not asked for."""
     has_start: bool = False
@@ -124,7 +124,7 @@ class Left:
 
 
 def plan_stages(sizes: RankingSizes, left: Left, *, room_bytes: int, threads: int) -> tuple[dict[str, int], int]:
-    """The need of each stage that will run, by the names of ``Ranking.clock``; and what stays after the last.
+    """Plan each stage that will run, by its name in ``Ranking.clock``; and return what stays after the last.
 
     attributes   the vector of restarts; takes what the room allows, between its least and its most
     importance   vectors of all nodes, and read buffers

@@ -49,7 +49,7 @@ threads. Diversity has its own loaded before it looks at what is held."""
 DRIFT_BYTES = 4 * MIB
 """What a process gets between its plan and its work; and by how much two processes of one command differ."""
 WRITE_COPIES = 4
-"""Of the rows that are written at once: as arrays, as a table, encoded, compressed."""
+"""So often are the rows that are written at once in memory: as arrays, as a table, encoded, compressed."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _chosen(
 def plan_rank(
     graph: GraphStore, request: RankRequest, resources: Resources, *, features: Features | None
 ) -> MemoryPlan:
-    """What ``rank_store`` will need with these features, the store's or others; reads nothing.
+    """Plan what ``rank_store`` will need with these features, the store's or others; reads nothing.
 
     Scores stay until they are written, and so do libraries once they have worked.
     """

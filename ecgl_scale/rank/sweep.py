@@ -103,12 +103,12 @@ class SweepWork(Work[Sums, SweptStripe]):
         self._held: Sums = np.empty(0, precision)
 
     def describe(self) -> Json:
-        """Where the store and the vectors are."""
+        """Say where the store and the vectors are."""
         return {"store": str(self._graph.path), "precision": self._precision, "vectors": self._vectors.describe()}
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> SweepWork:
-        """The same on a worker that has only files."""
+        """Open the work on a worker that has only files."""
         vectors = RankVectors.open(description["vectors"])
         return cls(GraphStore.open(description["store"]), vectors, description["precision"], threads=resources.threads)
 

@@ -32,7 +32,7 @@ RESIDENT_SHARE = 0.9
 
 
 def buffer_bytes(threads: int) -> int:
-    """Memory of the buffers of a ``TileStream``."""
+    """Plan the buffers of a ``TileStream``."""
     return (2 * threads + 1) * PIECE_BYTES
 
 
@@ -43,7 +43,7 @@ class Piece:
     first_edge: int
     packed: NDArray[np.uint32]
     offsets: NDArray[np.int64]
-    """Of the whole stripe's tiles."""
+    """Where the tiles of the whole stripe begin."""
     read_bytes: int
     """Bytes that came from the disk for it; 0 where they were in memory."""
 
