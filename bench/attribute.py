@@ -25,6 +25,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.rank.attribute import attribute_vector
 from ecgl_scale.rank.attribute_dense import DensePasses
+from ecgl_scale.rank.feature_files import FeatureSource
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
 from ecgl_scale.store.source import DenseSource
 
@@ -41,16 +42,16 @@ def run(work: Path, num_rows: int, num_features: int, repeats: int) -> dict[str,
     try:
         features = _write(x, directory)
         side = min(MAX_SQUARE, num_rows)
-        square, threads = np.random.default_rng(2).random((2, side, side), dtype=np.float32), available_cores()
+        square = np.random.default_rng(2).random((2, side, side), dtype=np.float32)
         product = np.empty((side, side), np.float32)
         seconds: dict[str, list[float]] = {}
         values: dict[str, NDArray[np.float64]] = {}
         for round_number in range(repeats + 1):
             times = {"sgemm": _seconds(lambda: np.matmul(square[0], square[1], out=product))}
             for name, source in (("memory", x), ("store", features)):
-                passes = DensePasses(source, 1.0 / num_features, threads=threads)
-                values[name] = np.empty(num_rows, np.float64)
-                times |= _time_passes(name, passes, values[name])
+                passes = DensePasses(FeatureSource(source), 1.0 / num_features, Resources.of())
+                times |= _time_passes(name, passes)
+                values[name] = passes.values
             if round_number:  # the first touches memory and loads compiled code
                 for way, taken in times.items():
                     seconds.setdefault(way, []).append(taken)
@@ -61,11 +62,11 @@ def run(work: Path, num_rows: int, num_features: int, repeats: int) -> dict[str,
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _time_passes(name: str, passes: DensePasses, values: NDArray[np.float64]) -> dict[str, float]:
+def _time_passes(name: str, passes: DensePasses) -> dict[str, float]:
     started = time.perf_counter()
-    sums = passes.accumulate(values)
+    sums = passes.accumulate()
     accumulated = time.perf_counter()
-    passes.evaluate(sums, values)
+    passes.evaluate(sums)
     return {f"{name}_accumulate": accumulated - started, f"{name}_evaluate": time.perf_counter() - accumulated}
 
 

@@ -485,7 +485,7 @@ def test_the_chosen_of_an_earlier_ranking_are_no_start(store: Path, tmp_path: Pa
 def test_a_start_that_cannot_be_used_is_refused_before_any_work(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ecgl_scale.rank.store_ranking.attribute_vector", None)
+    monkeypatch.setattr("ecgl_scale.rank.ranking.attribute_vector", None)
     nodes = pa.array(range(NUM_NODES))
     for name, columns_of, said in (
         ("other", {"node": nodes, "diversity": nodes}, "the file has no column importance"),

@@ -88,12 +88,24 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def fsync_file(path: Path) -> None:
+    """Make the content of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
-def atomic_file(path: Path, *, needed_bytes: int | None = None, is_shared: bool = False) -> Iterator[Path]:
+def atomic_file(
+    path: Path, *, needed_bytes: int | None = None, is_shared: bool = False, is_durable: bool = True
+) -> Iterator[Path]:
     """Give a name beside ``path``; what is written there takes the name ``path``, durably, when the ``with`` ends.
 
     An error inside leaves ``path`` as it was and nothing beside it. ``is_shared``: other processes may be writing the
-    same file, so the name is this process's own; else a kill leaves a name that the next writer uses again.
+    same file, so the name is this process's own; else a kill leaves a name that the next writer uses again. Without
+    ``is_durable`` the file is whole for every process, and on the disk when the caller sees to it.
     """
     own = f"{socket.gethostname()}-{os.getpid()}." if is_shared else ""
     partial = path.with_name(f".{path.name}.{own}partial")
@@ -101,13 +113,11 @@ def atomic_file(path: Path, *, needed_bytes: int | None = None, is_shared: bool 
         try:
             partial.unlink(missing_ok=True)
             yield partial
-            descriptor = os.open(partial, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            if is_durable:
+                fsync_file(partial)
             partial.replace(path)
-            fsync_directory(path.absolute().parent)
+            if is_durable:
+                fsync_directory(path.absolute().parent)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise

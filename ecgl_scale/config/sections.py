@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ecgl_scale.config.choices import Dangling, Norm, Quota
 from ecgl_scale.errors import UsageError
 
 Size = Annotated[int, Field(ge=1)]
@@ -188,7 +189,7 @@ class BankConfig(Section):
     diversity_ratio: float = Field(default=0.25, ge=0, le=1, description="Share of the budget chosen by diversity.")
     importance: bool = Field(default=True, description="Choose by importance. `false`: the whole budget by diversity.")
     diversity: bool = Field(default=True, description="Choose by diversity. `false`: the whole budget by importance.")
-    quota: Literal["none", "class"] = Field(
+    quota: Quota = Field(
         default="class", description="The best of the whole task, or as many of each class as of any other."
     )
     select: Literal["ecgl", "random"] = Field(
@@ -221,8 +222,8 @@ class RankConfig(Section):
     )
     tol: float = Field(default=1e-8, ge=0, description="Stop when a sweep changes the ranks by less.")
     max_iter: int = Field(default=100, ge=1, description="Stop after so many sweeps.")
-    norm: Literal["l1", "l2"] = Field(default="l1", description="How the change of a sweep is measured.")
-    dangling: Literal["uniform", "reset"] = Field(
+    norm: Norm = Field(default="l1", description="How the change of a sweep is measured.")
+    dangling: Dangling = Field(
         default="uniform",
         description="Where the mass of nodes without out-edges goes: to all alike, or to where restarts go.",
     )

@@ -9,8 +9,11 @@ shorter writes nothing. A note of another identity, or a damaged one, counts as 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,8 +23,10 @@ from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import DurableWriter, crc32c_of, storage_errors, write_atomically
 from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.place import FilePlace, open_place
 from ecgl_scale.engine.record import PackedRecord, pack_record, unpack_record
 from ecgl_scale.engine.work import Json
+from ecgl_scale.errors import EcglError
 
 EVERY_SECONDS = 1.0
 NOTE_NAME = "journal.json"
@@ -75,13 +80,22 @@ class Journal:
         return entry
 
     @property
+    def digest(self) -> str:
+        """A short name of the job."""
+        return hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
     def is_due(self) -> bool:
         """Whether enough time has passed since the last note."""
         return time.monotonic() - self._saved_at >= self._every_seconds
 
+    def postpone(self) -> None:
+        """Begin the time until the next note is due anew."""
+        self._saved_at = time.monotonic()
+
     def save(self, entry: dict[str, Any]) -> None:
         """Replace the note. The directory is made with the first one: a job that is refused leaves nothing behind."""
-        self._saved_at = time.monotonic()
+        self.postpone()
         with storage_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
         write_sealed(self.directory / NOTE_NAME, {**entry, "identity": self._identity})
@@ -95,7 +109,8 @@ class Journal:
 class VectorJournal:
     """A journal of rounds, each of which ends with a vector: sweeps of PageRank, columns of diversity.
 
-    Saving runs beside the next round; ``wait`` before the vector changes.
+    The vector is an array, which is written here, or a place in files, which the blocks of the round have filled and
+    which only has to reach the disk. Either way that runs beside the next round.
     """
 
     def __init__(self, directory: Path, identity: Json) -> None:
@@ -104,37 +119,65 @@ class VectorJournal:
         self._pending: Future[None] | None = None
         self._turn = 0
 
+    @property
+    def digest(self) -> str:
+        """A short name of the job, for directories of its own."""
+        return self._journal.digest
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next round is to be kept."""
+        return self._journal.is_due
+
     def load(self, num_values: int) -> tuple[NDArray[np.float64], dict[str, Any]] | None:
         """The vector and what was noted with it; None where there is none, or one of them is damaged."""
         entry = self._journal.load()
         if entry is None:
             return None
         try:
-            name, crc32c = entry["file"], entry["crc32c"]
-            content = (self._journal.directory / name).read_bytes()
-        except (OSError, LookupError, TypeError):
+            name = Path(entry["file"] if "file" in entry else entry["place"]["directory"]).name
+            vector = self._read_file(entry) if "file" in entry else _read_place(open_place(entry["place"]))
+        except (OSError, LookupError, TypeError, ValueError, EcglError):
             return None
-        if len(content) != num_values * 8 or crc32c_of(content) != crc32c:
+        if vector is None or vector.shape != (num_values,) or vector.dtype != np.float64:
             return None
-        self._turn = int(name == "vector-1")  # the next one goes to the other file
-        return np.frombuffer(content, np.float64), entry
+        self._turn = int(name == _turn_name(1))  # the next one goes to the other file
+        return vector, entry
 
-    def save(self, vector: NDArray[np.float64], entry: dict[str, Any]) -> None:
-        """Begin to keep a round, where one is due; ``vector`` may not change until ``wait``."""
-        if self._journal.is_due:
-            self._pending = self._background.submit(self._write, vector, entry)
+    def _read_file(self, entry: dict[str, Any]) -> NDArray[np.float64] | None:
+        content = (self._journal.directory / entry["file"]).read_bytes()
+        return np.frombuffer(content, np.float64) if crc32c_of(content) == entry["crc32c"] else None
 
-    def _write(self, vector: NDArray[np.float64], entry: dict[str, Any]) -> None:
+    def place(self, cuts: Sequence[int]) -> FilePlace:
+        """Files for the next vector, for blocks to fill and then to be ``save``d."""
+        self.wait()  # or what is being saved would be written over
+        path = self._next_path()
+        _remove(path)
+        return FilePlace(path, tuple(cuts), "float64", is_durable=False)
+
+    def save(self, vector: NDArray[np.float64] | FilePlace, entry: dict[str, Any]) -> None:
+        """Begin to keep a round; ``vector`` may not change until ``wait``."""
+        self.wait()
+        self._journal.postpone()
+        self._pending = self._background.submit(self._write, vector, entry)
+
+    def _write(self, vector: NDArray[np.float64] | FilePlace, entry: dict[str, Any]) -> None:
+        path = self._next_path()
+        if isinstance(vector, FilePlace):
+            vector.sync()
+            self._journal.save({**entry, "place": vector.describe()})
+        else:
+            with storage_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _remove(path)
+            with DurableWriter(path) as writer:
+                writer.write(vector)
+                written = writer.finish()
+            self._journal.save({**entry, "file": path.name, "crc32c": written.crc32c})
         self._turn = 1 - self._turn
-        name = f"vector-{self._turn}"
-        path = self._journal.directory / name
-        with storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-        with DurableWriter(path) as writer:
-            writer.write(vector)
-            written = writer.finish()
-        self._journal.save({**entry, "file": name, "crc32c": written.crc32c})
+
+    def _next_path(self) -> Path:
+        return self._journal.directory / _turn_name(1 - self._turn)
 
     def wait(self) -> None:
         """Wait until what was begun is durable; raises what went wrong there."""
@@ -145,6 +188,22 @@ class VectorJournal:
     def close(self) -> None:
         """End the background thread; what is being saved is finished first."""
         self._background.shutdown(wait=True)
+
+
+def _read_place(place: FilePlace) -> NDArray[Any]:
+    return place.read(0, place.cuts[-1])
+
+
+def _turn_name(turn: int) -> str:
+    return f"vector-{turn}"
+
+
+def _remove(path: Path) -> None:
+    """Remove what an earlier round has left there: a file, or a directory of them."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 class RecordJournal(Generic[Record]):

@@ -2,7 +2,7 @@
 
 The work is used as it is, with the arrays it holds: nothing is described, copied or written that one process does not
 need. Threads are kept from round to round: on a small graph, starting them would take longer than a sweep.
-Memory: a scratch for each thread, and at most one finished record more than threads.
+Memory: a scratch for each thread, and at most one finished record more than threads, unless records are small.
 """
 
 from __future__ import annotations
@@ -52,18 +52,23 @@ class LocalWorkers(Generic[Record]):
         self._lock = threading.Lock()
 
     def run(self, blocks: Iterable[Block], given: Json = None) -> Iterator[tuple[Block, Record]]:
-        """At most as many blocks as threads are worked on and one more is waiting; the first error stops it."""
-        if self._threads == 1 or (isinstance(blocks, Sized) and len(blocks) == 1):
+        """As many blocks as threads are worked on; the first error stops it.
+
+        One more is waiting. All are where records are small, so that nobody is idle while the first takes long.
+        """
+        num_blocks = len(blocks) if isinstance(blocks, Sized) else None
+        if self._threads == 1 or num_blocks == 1:
             for block in blocks:
                 yield block, self._run_one(block, given)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._work.name)
         pending: deque[tuple[Block, Future[Record]]] = deque()
+        most_pending = num_blocks if num_blocks and self._work.has_small_records else self._threads
         try:
             for block in blocks:
                 pending.append((block, self._pool.submit(self._run_one, block, given)))
-                if len(pending) > self._threads:
+                if len(pending) > most_pending:
                     done, future = pending.popleft()
                     yield done, future.result()
             while pending:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.buffers import aligned_bytes
-from ecgl_scale.base.durable import atomic_file, crc32c_of, storage_errors
+from ecgl_scale.base.durable import atomic_file, crc32c_of, fsync_directory, fsync_file, storage_errors
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import CorruptStoreError, EcglError
 
@@ -38,6 +38,10 @@ class Place(Protocol):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows ``start`` up to ``stop``: a view, or a copy where they are in files."""
+        ...
+
+    def room(self, start: int, stop: int) -> NDArray[Any]:
+        """An array to fill and then to ``write``: the rows themselves, as they were left, or zeros for a file."""
         ...
 
     def describe(self) -> Json:
@@ -61,6 +65,8 @@ class HeldPlace:
         """Return a view of the rows."""
         return self.rows[start:stop]
 
+    room = read
+
     def describe(self) -> Json:
         """Memory cannot be described: an executor that shares none is never given it."""
         raise EcglError("rows in memory cannot be sent to another process")
@@ -75,6 +81,8 @@ class FilePlace:
     """Where files begin, and the number of rows."""
     dtype: str
     width: int | None = None
+    is_durable: bool = True
+    """Whether each file is on the disk when it is written; else ``sync`` sees to it, for all of them at once."""
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
         """Write whole files; ``start`` and the end of ``rows`` are cuts."""
@@ -94,18 +102,26 @@ class FilePlace:
         content = rows.astype(self.dtype, copy=False)
         with storage_errors(path):
             self.directory.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path, needed_bytes=content.nbytes, is_shared=True) as partial, partial.open("wb") as file:
+        with (
+            atomic_file(path, needed_bytes=content.nbytes, is_shared=True, is_durable=self.is_durable) as partial,
+            partial.open("wb") as file,
+        ):
             file.write(content.data)
             file.write(crc32c_of(content).to_bytes(CRC_BYTES, "little"))
+
+    def sync(self) -> None:
+        """See to it that all files are on the disk."""
+        with storage_errors(self.directory):
+            for first in self.cuts[:-1]:
+                fsync_file(self._path(first))
+            fsync_directory(self.directory)
 
     def _path(self, first: int) -> Path:
         return self.directory / f"{first}.rows"
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return a copy of the rows, compared with what was written. Memory: the rows, and one file."""
-        shape = (stop - start,) if self.width is None else (stop - start, self.width)
-        dtype = np.dtype(self.dtype)
-        out = aligned_bytes(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
+        out = self.room(start, stop)
         index = bisect_right(self.cuts, start) - 1
         while start < stop and index < len(self.cuts) - 1:
             first, last = self.cuts[index], min(self.cuts[index + 1], stop)
@@ -113,6 +129,10 @@ class FilePlace:
             out[start - (stop - len(out)) : last - (stop - len(out))] = rows[start - first : last - first]
             start, index = last, index + 1
         return out
+
+    def room(self, start: int, stop: int) -> NDArray[Any]:
+        """Return zeros: what is to be a file is filled in memory first."""
+        return _zeros(stop - start, self.dtype, self.width)
 
     def _read_file(self, index: int) -> NDArray[Any]:
         path = self._path(self.cuts[index])
@@ -128,14 +148,12 @@ class FilePlace:
 
     def describe(self) -> Json:
         """Directory, cuts and type."""
-        return {"directory": str(self.directory), "cuts": list(self.cuts), "dtype": self.dtype, "width": self.width}
+        return {**asdict(self), "directory": str(self.directory), "cuts": list(self.cuts)}
 
 
 def open_place(description: Json) -> FilePlace:
     """A place in files that another process has described."""
-    return FilePlace(
-        Path(description["directory"]), tuple(description["cuts"]), description["dtype"], description["width"]
-    )
+    return FilePlace(**{**description, "directory": Path(description["directory"]), "cuts": tuple(description["cuts"])})
 
 
 def make_place(
@@ -145,12 +163,20 @@ def make_place(
 
     Memory: the rows, or nothing. In files ``name`` is a directory below the resources' own.
     """
-    num_rows = cuts[-1]
     if resources.executor.shares_memory:
-        shape = (num_rows,) if width is None else (num_rows, width)
-        kind = np.dtype(dtype)
-        memory = aligned_bytes(int(np.prod(shape)) * kind.itemsize)
-        return HeldPlace(memory.view(kind).reshape(shape))
+        return HeldPlace(_zeros(cuts[-1], dtype, width))
+    return FilePlace(shared_directory(resources, name), tuple(cuts), dtype, width)
+
+
+def shared_directory(resources: Resources, name: str) -> Path:
+    """A directory that all workers see; it is made with the first file in it."""
     if resources.work is None:
         raise EcglError(f"{name} has no directory that all workers see", expected="resources with a working directory")
-    return FilePlace(resources.work / name, tuple(cuts), dtype, width)
+    return resources.work / name
+
+
+def _zeros(num_rows: int, dtype: str, width: int | None) -> NDArray[Any]:
+    """Rows in memory that is given back as soon as it is dropped; the system gives new memory as zeros."""
+    shape = (num_rows,) if width is None else (num_rows, width)
+    kind = np.dtype(dtype)
+    return aligned_bytes(int(np.prod(shape)) * kind.itemsize).view(kind).reshape(shape)

@@ -35,6 +35,12 @@ WORKS: dict[str, str] = {
     "ingest.block": "ecgl_scale.store.edges.write:BlockWork",
     "store.verify_bytes": "ecgl_scale.store.verify:ByteCheck",
     "store.verify_rows": "ecgl_scale.store.verify:RowCheck",
+    "rank.attribute.accumulate": "ecgl_scale.rank.attribute_units:AccumulateWork",
+    "rank.attribute.evaluate": "ecgl_scale.rank.attribute_units:EvaluateWork",
+    "rank.attribute.strip_sums": "ecgl_scale.rank.attribute_strips:StripSumsWork",
+    "rank.attribute.strip_values": "ecgl_scale.rank.attribute_strips:StripValuesWork",
+    "rank.diversity": "ecgl_scale.rank.distances:DistanceWork",
+    "rank.sweep": "ecgl_scale.rank.sweep:SweepWork",
 }
 """Where each kind of work is, by its name: a worker is told names from this table, never code."""
 
@@ -48,6 +54,8 @@ class Work(ABC, Generic[Scratch, Record]):
     """A frozen dataclass: numbers, text, lists and objects of those, and arrays."""
     uses_all_threads: ClassVar[bool] = False
     """Whether a block is worked on by all threads, so that blocks follow each other."""
+    has_small_records: ClassVar[bool] = False
+    """Whether records are a few numbers: then any number of them may wait for a block before them that takes long."""
 
     @abstractmethod
     def describe(self) -> Json:

@@ -13,27 +13,38 @@ order, zeros included; the sparse sums are float64 over what is not zero.
 from __future__ import annotations
 
 import math
+import shutil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.engine.place import shared_directory
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
-from ecgl_scale.rank.attribute_dense import DensePasses
-from ecgl_scale.rank.attribute_sparse import SparsePasses
+from ecgl_scale.rank.attribute_dense import DensePasses, plan_dense
+from ecgl_scale.rank.attribute_sparse import SparsePasses, plan_sparse
+from ecgl_scale.rank.feature_files import Features, FeatureSource
+from ecgl_scale.rank.sizes import FeatureSizes, Need
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.store.source import FloatArray
 
 STAGE = "attribute vector"
+NAME = "attributes"
+"""The directory of what workers of other processes see."""
 
 Vector = NDArray[np.float64]
 
 
+def plan_attributes(sizes: FeatureSizes, threads: int) -> Need:
+    """Plan the memory of the vector on top of what the process holds."""
+    return plan_dense(sizes, threads) if sizes.num_values is None else plan_sparse(sizes)
+
+
 def attribute_vector(
-    features: DenseFeatures | SparseFeatures | NDArray[Any],
+    features: Features,
     resources: Resources,
     *,
     gamma: float | None = None,
@@ -73,14 +84,13 @@ def attribute_vector(
     gamma = 1.0 / num_features if gamma is None else gamma
     if not 0.0 < gamma < math.inf:
         raise UsageError(f"gamma is {gamma}", expected="gamma > 0")
-    passes: DensePasses | SparsePasses
-    if isinstance(source, SparseFeatures):
-        passes = SparsePasses.plan(source, gamma, resources)
-    else:
-        passes = DensePasses.plan(source, gamma, resources)
+    kind = SparsePasses if isinstance(source, SparseFeatures) else DensePasses
+    passes = kind(FeatureSource.of(source, resources, NAME), gamma, resources)
     on_event = resources.on_event
     on_event(StageStarted(STAGE, passes.num_passes * num_rows, "rows"))
     values = passes.run(on_rows=lambda done: on_event(BlockFinished(STAGE, done)))
+    if not resources.executor.shares_memory:
+        shutil.rmtree(shared_directory(resources, NAME), ignore_errors=True)
     values /= values.sum()
     return values
 

@@ -1,42 +1,42 @@
-"""Which nodes of a task are remembered: some by importance, some by diversity, united.
+"""Which nodes of a task are remembered: the best by attributed PageRank and the best by diversity, united.
 
-    n_div = floor(budget * diversity_ratio)     n_imp = budget - n_div
-
-The best n_imp by attributed PageRank and the best n_div by diversity, among the candidates (the task's training
-nodes); of equal scores the smaller position. A node chosen by both takes one place; with refill the places this
-leaves go, one each in turn, to the next best by importance and the next best by diversity, until the budget is used up.
-
-With a quota for each class the budget is first shared over the classes as ``topk`` does it, then the n_div places are
-shared over those shares in the same way; in a class the rest go by importance, and union and refill stay within it.
-
-The rankings run one after the other and each plans its own memory; see ``plan_choose``.
+They are chosen among the candidates, the task's training nodes; of equal scores the smaller position goes first.
+``unite`` says how places are shared. The rankings run one after the other and each plans its own memory; see
+``plan_choose``.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_kernels.topk import fill_quotas
-from ecgl_scale.base.durable import crc32c_of
-from ecgl_scale.base.events import Note
+from ecgl_scale.config.choices import Quota
+from ecgl_scale.config.sections import BankConfig, RankConfig
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
-from ecgl_scale.rank.attribute import attribute_vector
-from ecgl_scale.rank.diversity import rank_diversity
-from ecgl_scale.rank.journal import NoJournal, RankJournal
-from ecgl_scale.rank.pagerank import PageRankSettings, rank_importance
-from ecgl_scale.rank.topk import top_nodes
+from ecgl_scale.rank.pagerank import PageRankSettings, num_sweeps
+from ecgl_scale.rank.ranking import Left, Ranking, RankingSizes, plan_stages
+from ecgl_scale.rank.sizes import FeatureSizes
+from ecgl_scale.rank.topk import BLOCK_BYTES, PLACE_BYTES, top_nodes
+from ecgl_scale.rank.unite import Picks, pick_best
 from ecgl_scale.store.checked import checked_ids
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.units import MIB, format_bytes
+
+STAGE = "choose nodes"
+CANDIDATE_BYTES = 64
+"""Ids, labels and scores, and the sorted copies that count the classes."""
+CHOICE_BYTES = 160
+"""What a place takes where two rankings are united: ids in both, and a number of Python in what is chosen so far."""
+EDGE_BYTES = 4
+BLAS_BYTES = 32 * MIB
+"""What BLAS keeps for its next product, once it has made the attribute vector."""
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float64]
@@ -52,17 +52,28 @@ class ChooseSettings:
     importance: bool = True
     diversity: bool = True
     """Without one of the two all go by the other, without both by chance."""
-    quota: Literal["none", "class"] = "class"
+    quota: Quota = "class"
     select: Literal["ecgl", "random"] = "ecgl"
     refill: bool = True
     """Whether places that the union leaves are given to the next best."""
     pagerank: PageRankSettings = field(default_factory=PageRankSettings)
     gamma: float | None = None
-    """Of the attribute vector; 1 / columns without one."""
+    """How fast resemblance falls in the attribute vector; 1 / columns without one."""
     include_self: bool = False
     """Whether a node counts among its own neighbours in the diversity's mean."""
     seed: int | tuple[int, ...] = 0
-    """Of the choice by chance; give every task its own, (seed, task) say."""
+    """It decides the choice by chance; give every task its own, (seed, task) say."""
+
+    @classmethod
+    def of(cls, bank: BankConfig, rank: RankConfig, *, seed: tuple[int, ...] = (0,)) -> ChooseSettings:
+        """Take the settings of the config, with a seed of the task's own."""
+        return cls(
+            **bank.model_dump(include={entry.name for entry in fields(cls)}),
+            pagerank=PageRankSettings.of(rank),
+            gamma=rank.gamma,
+            include_self=rank.include_self and not rank.self_loops,  # a stored self loop counts the node already
+            seed=seed,
+        )
 
     def __post_init__(self) -> None:
         if self.budget < 0:
@@ -108,7 +119,7 @@ class ChooseStats:
     converged: bool | None
     read_bytes: int
     seconds: dict[str, float]
-    """Of ``attributes``, ``importance`` and ``diversity``, as far as they ran."""
+    """What ``attributes``, ``importance`` and ``diversity`` took, as far as they ran."""
 
 
 @dataclass(frozen=True)
@@ -121,77 +132,69 @@ class Chosen:
     stats: ChooseStats
 
 
-@dataclass(frozen=True)
-class _Picks:
-    """Positions in the list of candidates, and how many were chosen why."""
+def plan_choose(
+    num_nodes: int,
+    num_features: int,
+    *,
+    num_candidates: int,
+    settings: ChooseSettings,
+    num_edges: int = 0,
+    num_values: int | None = None,
+    rank_columns: int | None = None,
+    room_bytes: int,
+    threads: int,
+) -> StagePlan:
+    """Plan what ``choose_nodes`` will need for a task graph of this size.
 
-    chosen: Ids
-    by_importance: int = 0
-    by_diversity: int = 0
-    by_both: int = 0
-    refilled: int = 0
+    Parameters
+    ----------
+    num_values
+        Stored values where features are sparse; None for dense ones, which count as float32.
+    rank_columns
+        Columns of ``rank_features``, where importance is not of the store's features. The array itself is the caller's.
 
+    Memory
+    ------
+    ``64 candidates`` + the largest of these, rankings as far as they have places, where N = nodes and K = columns:
 
-@dataclass
-class _Ranker:
-    """Runs the rankings of a task graph for its candidates, and adds up what they cost."""
+    the choice itself, once all are ranked: ``160 budget`` and 6 MiB;
 
-    graph: GraphStore
-    settings: ChooseSettings
-    candidates: Ids
-    resources: Resources
-    journal_directory: Path | None
-    seconds: dict[str, float] = field(default_factory=dict)
-    iterations: int | None = None
-    converged: bool | None = None
-    read_bytes: int = 0
+    attributes: dense ``8 N + threads (unit + chunk) + K^2 (12 + 4 (threads + 2) chunks a unit)``, see ``dense_bytes``;
+    sparse ``16 N + 8 K + strip`` with a strip of 4 K (K + 1) bytes or down to 1/16 of it; and 48 MiB.
+    importance: ``16 N`` (the attribute vector, and its padded copy) + ``20 N`` (28 up to 2 M nodes) + read buffers.
+    diversity: ``8 N`` + dense ``4 N columns`` (all of them, or down to four and read buffers), sparse
+    ``8 N + 8 values + 13 K threads``; and 24 MiB, after an attribute vector 32 MiB more.
 
-    @contextmanager
-    def _clock(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[name] = time.perf_counter() - started
-
-    def importance(self, rank_features: Any) -> Scores:
-        graph = self.graph
-        features = graph.features if rank_features is None else rank_features
-        reset = None
-        if features is None:
-            self.resources.on_event(Note("the store has no features: every node is equally likely at a restart"))
-        else:
-            with self._clock("attributes"):
-                reset = attribute_vector(features, self.resources, gamma=self.settings.gamma, num_nodes=graph.num_nodes)
-        pagerank = self.settings.pagerank
-        journal: RankJournal | NoJournal = NoJournal()
-        if self.journal_directory is not None:
-            # The vector stands for its features and gamma: it is the same bits whenever they are the same.
-            identity = {
-                "kind": "importance",
-                "store": graph.identity,
-                "settings": asdict(pagerank) | {"tol": None, "max_iter": None},
-                "reset": None if reset is None else crc32c_of(reset),
-            }
-            journal = RankJournal(self.journal_directory / "importance", identity)
-        try:
-            with self._clock("importance"):
-                result = rank_importance(graph, self.resources, reset=reset, settings=pagerank, journal=journal)
-        finally:
-            if isinstance(journal, RankJournal):
-                journal.close()
-        self.iterations, self.converged = result.iterations, result.converged
-        self.read_bytes += sum(sweep.read_bytes for sweep in result.sweeps)
-        return result.ranks[self.candidates]  # a copy: the ranks of all nodes are dropped before the next ranking
-
-    def diversity(self) -> Scores:
-        with self._clock("diversity"):
-            result = rank_diversity(
-                self.graph,
-                self.resources,
-                include_self=self.settings.include_self,
-                journal_directory=None if self.journal_directory is None else self.journal_directory / "diversity",
-            )
-        self.read_bytes += result.read_bytes
-        return result.scores[self.candidates]
+    Where not everything fits the budget, attributes and diversity take what there is, and more passes.
+    """
+    held = CANDIDATE_BYTES * num_candidates
+    by_importance, by_diversity = settings.places if settings.budget < num_candidates else (0, 0)
+    stored = FeatureSizes.stored(num_nodes, num_features, num_values)
+    restarts = stored if rank_columns is None else FeatureSizes(num_nodes, rank_columns)
+    sizes = RankingSizes(
+        num_nodes,
+        pagerank=settings.pagerank if by_importance else None,
+        restarts=restarts if restarts.num_columns else None,
+        diversity=stored if by_diversity else None,
+    )
+    left = Left(before_diversity=BLAS_BYTES if by_importance and sizes.restarts is not None else 0)
+    needs, _ = plan_stages(sizes, left, room_bytes=max(room_bytes - held, 0), threads=threads)
+    picking = 0
+    if settings.budget < num_candidates:
+        picking = (CHOICE_BYTES if needs else PLACE_BYTES) * settings.budget + BLOCK_BYTES
+    largest = max(needs, key=lambda name: needs[name], default="")
+    most = max(needs.get(largest, 0), picking)
+    what = f"for the {largest} of {num_nodes:,} nodes" if largest else "to choose, nothing is ranked"
+    sweeps = num_sweeps(settings.pagerank) if by_importance else 0
+    feature_passes = 2 * (by_importance > 0 and rank_columns is None) + (by_diversity > 0)
+    return StagePlan(
+        STAGE,
+        held + most,
+        f"{CANDIDATE_BYTES} bytes for each of {num_candidates:,} candidates + {format_bytes(most)} {what}",
+        read_bytes=feature_passes * stored.stored_bytes + (sweeps + (by_diversity > 0)) * num_edges * EDGE_BYTES,
+        passes=sweeps,
+        setting="bank.select" if largest else "",
+    )
 
 
 def choose_nodes(
@@ -233,19 +236,30 @@ def choose_nodes(
     ids = np.unique(checked_ids(candidates, graph.num_nodes))
     own = _labels_of(labels, ids, graph.num_nodes)
     importance, diversity = np.full(ids.size, np.nan), np.full(ids.size, np.nan)
-    ranker = _Ranker(graph, settings, ids, resources, journal_directory)
+    ranking = Ranking(graph, resources, journal=journal_directory)
     by_importance, by_diversity = settings.places
+    iterations = converged = None
+    read_bytes = 0
     if settings.budget >= ids.size:
-        picks = _Picks(np.arange(ids.size, dtype=np.int64))
+        picks = Picks(np.arange(ids.size, dtype=np.int64))
     elif settings.is_random:
         scores = np.random.default_rng(settings.seed).random(ids.size)
-        picks = _Picks(_best(scores, own, settings))
+        picks = Picks(top_nodes(scores, settings.budget, labels=own, quota=settings.quota))
     else:
+        # Scores of the candidates are copies: those of all nodes are dropped before the next ranking.
         if by_importance:
-            importance = ranker.importance(rank_features)
+            features = graph.features if rank_features is None else rank_features
+            ranked = ranking.importance(features, settings.pagerank, gamma=settings.gamma)
+            importance, iterations, converged = ranked.ranks[ids], ranked.iterations, ranked.converged
+            read_bytes += ranked.read_bytes
+            del ranked
         if by_diversity:
-            diversity = ranker.diversity()
-        picks = _pick(importance, diversity, own, settings)
+            scored = ranking.diversity(None, include_self=settings.include_self)
+            diversity, read_bytes = scored.scores[ids], read_bytes + scored.read_bytes
+            del scored
+        picks = pick_best(
+            importance, diversity, own, places=settings.places, quota=settings.quota, refill=settings.refill
+        )
     chosen = np.sort(picks.chosen)
     present, counts = np.unique(own[chosen], return_counts=True)
     stats = ChooseStats(
@@ -256,10 +270,10 @@ def choose_nodes(
         num_refilled=picks.refilled,
         class_counts=dict.fromkeys(np.unique(own).tolist(), 0)
         | dict(zip(present.tolist(), counts.tolist(), strict=True)),
-        iterations=ranker.iterations,
-        converged=ranker.converged,
-        read_bytes=ranker.read_bytes,
-        seconds=ranker.seconds,
+        iterations=iterations,
+        converged=converged,
+        read_bytes=read_bytes,
+        seconds=ranking.clock.seconds,
     )
     return Chosen(ids[chosen], importance[chosen], diversity[chosen], stats)
 
@@ -276,48 +290,3 @@ def _labels_of(labels: Any, ids: Ids, num_nodes: int) -> Ids:
             f"candidate {ids[np.argmax(own < 0)]} has no label", expected="a class, from 0, for every candidate"
         )
     return own
-
-
-def _best(scores: Scores, own: Ids, settings: ChooseSettings) -> Ids:
-    """The best of all, or of every class, best first: as many as the budget."""
-    return top_nodes(scores, settings.budget, labels=own, quota=settings.quota)
-
-
-def _pick(importance: Scores, diversity: Scores, own: Ids, settings: ChooseSettings) -> _Picks:
-    """Unite the best of both in every group: in each class, or in all candidates together."""
-    num_importance, num_diversity = settings.places
-    nothing = np.empty(0, np.int64)
-    by_importance = _best(importance, own, settings) if num_importance else nothing
-    by_diversity = _best(diversity, own, settings) if num_diversity else nothing
-    groups = own if settings.quota == "class" else np.zeros_like(own)
-    numbers, sizes = np.unique(groups[by_importance if num_importance else by_diversity], return_counts=True)
-    shares = np.zeros(numbers.size, np.int64)
-    fill_quotas(sizes.astype(np.int64, copy=False), num_diversity, shares)
-    parts = [nothing]
-    by_both = 0
-    for number, size, share in zip(numbers, sizes.tolist(), shares.tolist(), strict=True):
-        part, overlap = unite(
-            by_importance[groups[by_importance] == number],
-            by_diversity[groups[by_diversity] == number],
-            places=(size - share, share),
-            refill=settings.refill,
-        )
-        parts.append(part)
-        by_both += overlap
-    refilled = by_both if settings.refill else 0
-    return _Picks(np.concatenate(parts), num_importance, num_diversity, by_both, refilled)
-
-
-def unite(by_importance: Ids, by_diversity: Ids, *, places: tuple[int, int], refill: bool) -> tuple[Ids, int]:
-    """The first ``places`` of two rankings together, each node once; and how many are among the first of both.
-
-    With ``refill`` these places go to the next of the rankings in turn, importance first, passing over nodes that are
-    in already. A ranking with places is given as far as there are places in all: it cannot be used up before they are.
-    """
-    chosen = dict.fromkeys(by_importance[: places[0]].tolist())
-    chosen |= dict.fromkeys(by_diversity[: places[1]].tolist())
-    overlap = sum(places) - len(chosen)
-    waiting = [iter(by_importance[places[0] :].tolist()), iter(by_diversity[places[1] :].tolist())]
-    for turn in range(overlap if refill else 0):
-        chosen[next(node for node in waiting[turn % 2] if node not in chosen)] = None
-    return np.fromiter(chosen, np.int64, len(chosen)), overlap

@@ -2,9 +2,10 @@
 
     ranks <- d (T ranks + dangling mass * jump) + (1 - d) r
 
-One sweep reads every edge once (4 bytes each). Stripes are dealt to threads once, largest first, and every sum is
-formed in a fixed order, so the ranks are the same bits for any number of threads and any size of read.
-Memory: 20 bytes a node (ranks, sums, contributions, degrees), 8 more with a reset vector, and the read buffers.
+One sweep reads every edge once (4 bytes each); ``sweep`` says what it does to a stripe. The largest stripes are begun
+first, and every sum is formed in a fixed order: the ranks are the same bits for any number of threads and size of read.
+Memory: 20 bytes a node (ranks, contributions of this sweep and the next, degrees), 8 more with a reset vector, the
+sums of a stripe a thread, and the read buffers.
 Up to ``EXACT_NODES`` nodes sums and contributions are float64 (8 bytes more) and any tolerance can be reached; above
 they are float32, for speed: ranks are then exact to about 1e-7 of themselves, and a tolerance below 1e-9 may never be
 reached. The precision setting chooses otherwise.
@@ -13,25 +14,29 @@ reached. The precision setting chooses otherwise.
 from __future__ import annotations
 
 import math
+import shutil
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.csr import count_sources
-from ecgl_kernels.pagerank import DANGLING, L1, L2, TOTAL, finish_range, spread_ranks, sweep_tiles
-from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
+from ecgl_kernels.pagerank import DANGLING, L1, L2, TOTAL
+from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.config.choices import Dangling, Norm, Precision
+from ecgl_scale.config.sections import RankConfig
 from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.executor import Workers
+from ecgl_scale.engine.journal import EVERY_SECONDS, VectorJournal
+from ecgl_scale.engine.place import FilePlace, shared_directory
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.rounds import keep_rows, make_rounds
 from ecgl_scale.errors import UsageError
-from ecgl_scale.rank.journal import NoJournal, RankJournal
-from ecgl_scale.rank.tile_stream import BUFFERS_PER_THREAD, PIECE_BYTES, TileStream
-from ecgl_scale.store.edges.plan import RANGE_ROWS
+from ecgl_scale.rank.sweep import RankVectors, SweepWork, SweptStripe
+from ecgl_scale.rank.tile_stream import buffer_bytes
+from ecgl_scale.store.edges.plan import RANGE_ROWS, widest_block
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB
 
@@ -42,7 +47,6 @@ RESET_BYTES_PER_NODE = 8
 RESERVE_BYTES = 48 * MIB
 
 Vector = NDArray[np.float64]
-_RangeWork = Callable[[int, slice], None]
 
 
 @dataclass(frozen=True)
@@ -52,15 +56,20 @@ class PageRankSettings:
     damping: float = 0.85
     tol: float = 1e-8
     max_iter: int = 100
-    norm: Literal["l1", "l2"] = "l1"
-    dangling: Literal["uniform", "reset"] = "uniform"
+    norm: Norm = "l1"
+    dangling: Dangling = "uniform"
     """Where the mass of nodes without out-edges goes: 1/N each (the paper), or as r (the reference code)."""
 
-    precision: Literal["auto", "float32", "float64"] = "auto"
-    """Of sums and contributions: auto is float64 up to ``EXACT_NODES`` nodes."""
+    precision: Precision = "auto"
+    """Sums and contributions have it: auto is float64 up to ``EXACT_NODES`` nodes."""
+
+    @classmethod
+    def of(cls, config: RankConfig) -> PageRankSettings:
+        """Take the settings of the config."""
+        return cls(**config.model_dump(include={entry.name for entry in fields(cls)}))
 
     def precision_for(self, num_nodes: int) -> Literal["float32", "float64"]:
-        """The precision of a graph of this size."""
+        """Return the precision of a graph of this size."""
         if self.precision != "auto":
             return self.precision
         return "float64" if num_nodes <= EXACT_NODES else "float32"
@@ -94,7 +103,9 @@ class Sweep:
 class RankResult:
     """Ranks that sum to one, and how they were reached."""
 
-    ranks: Vector
+    padded_ranks: Vector
+    """They are followed by zeros up to a whole range."""
+    num_nodes: int
     converged: bool
     sweeps: tuple[Sweep, ...]
     """The sweeps of this call; those before a resumption are not in it."""
@@ -102,13 +113,31 @@ class RankResult:
     """All sweeps, those before a resumption included."""
     residual: float
 
+    @property
+    def ranks(self) -> Vector:
+        """One rank for each node."""
+        return self.padded_ranks[: self.num_nodes]
 
-def planned_bytes(num_nodes: int, settings: PageRankSettings, *, with_reset: bool, threads: int) -> int:
-    """Memory of a ranking on top of what the process holds."""
-    padded = -(-num_nodes // RANGE_ROWS) * RANGE_ROWS
-    bytes_per_node = BYTES_PER_NODE[settings.precision_for(num_nodes)] + (RESET_BYTES_PER_NODE if with_reset else 0)
-    vectors = padded * bytes_per_node
-    return vectors + threads * BUFFERS_PER_THREAD * PIECE_BYTES + RESERVE_BYTES
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that this call read from the disk."""
+        return sum(sweep.read_bytes for sweep in self.sweeps)
+
+
+def plan_importance(num_nodes: int, settings: PageRankSettings, *, with_reset: bool, threads: int) -> int:
+    """Plan memory on top of what the process holds: vectors, a stripe's sums for each thread, read buffers."""
+    num_ranges = -(-num_nodes // RANGE_ROWS)
+    precision = settings.precision_for(num_nodes)
+    bytes_per_node = BYTES_PER_NODE[precision] + (RESET_BYTES_PER_NODE if with_reset else 0)
+    sums = widest_block(num_ranges) * RANGE_ROWS * np.dtype(precision).itemsize
+    return num_ranges * RANGE_ROWS * bytes_per_node + threads * sums + buffer_bytes(threads) + RESERVE_BYTES
+
+
+def num_sweeps(settings: PageRankSettings) -> int:
+    """Estimate the sweeps: each multiplies the change by about ``damping``, down to the tolerance, or up to the cap."""
+    if settings.tol <= 0.0 or settings.damping <= 0.0:
+        return settings.max_iter if settings.damping > 0.0 else min(2, settings.max_iter)
+    return min(max(math.ceil(math.log(settings.tol) / math.log(settings.damping)), 1), settings.max_iter)
 
 
 def rank_importance(
@@ -118,169 +147,159 @@ def rank_importance(
     reset: Vector | None = None,
     start: Vector | None = None,
     settings: PageRankSettings | None = None,
-    journal: RankJournal | NoJournal | None = None,
+    journal: VectorJournal | None = None,
 ) -> RankResult:
     """PageRank of every node with restarts to ``reset`` (the attribute vector), or to all nodes alike without one.
 
     ``start`` is a vector to begin with, say of an earlier ranking; a journal with finished sweeps goes before it.
     """
     settings = settings or PageRankSettings()
-    journal = journal or NoJournal()
     threads = max(1, min(resources.threads, len(graph.tiles.blocks())))
+    resources = resources.with_threads(threads)
     resources.require(
-        planned_bytes(graph.num_nodes, settings, with_reset=reset is not None, threads=threads),
+        plan_importance(graph.num_nodes, settings, with_reset=reset is not None, threads=threads),
         stage="the ranking",
         formula=f"vectors of {graph.num_nodes:,} nodes and read buffers",
     )
-    with closing(_State.of(graph, settings, reset, threads)) as state:
-        return _sweep_until_done(state, graph, settings, start, journal, resources.on_event)
+    name = "importance" if journal is None else f"importance-{journal.digest}"
+    vectors = _make_vectors(graph, settings, reset, resources, name)
+    stripes = sorted(graph.tiles.blocks(), key=lambda block: (-graph.edges.num_edges_of(block), block.index))
+    work = SweepWork(graph, vectors, settings.precision_for(graph.num_nodes), threads=threads, order=stripes)
+    with resources.executor.open(work, resources) as workers:
+        sweeps = _Sweeps(graph, settings, vectors, workers, stripes)
+        sweeps.begin(start, journal)
+        result = _sweep_until_done(sweeps, journal, resources)
+    if not resources.executor.shares_memory:
+        if journal is not None:  # the note is about files that go
+            journal.save(result.padded_ranks, {"iteration": result.iterations, "residual": result.residual})
+            journal.wait()
+        shutil.rmtree(shared_directory(resources, name), ignore_errors=True)
+    return result
 
 
-def _sweep_until_done(
-    state: _State,
-    graph: GraphStore,
-    settings: PageRankSettings,
-    start: Vector | None,
-    journal: RankJournal | NoJournal,
-    on_event: EventSink,
-) -> RankResult:
-    finished = journal.load(graph.num_nodes)
-    first, residual = 0, math.inf
-    if finished is not None:
-        state.begin(finished.ranks)
-        first, residual = finished.iteration, finished.residual
-        finished = None  # its vector is not in the plan
-    else:
-        state.begin(_normalised(start, graph.num_nodes, "start"))
+def _sweep_until_done(sweeps: _Sweeps, journal: VectorJournal | None, resources: Resources) -> RankResult:
+    settings, on_event = sweeps.settings, resources.on_event
     on_event(StageStarted(STAGE, settings.max_iter, "sweeps"))
-    sweeps: list[Sweep] = []
-    iteration = first
-    while iteration < settings.max_iter and not residual < settings.tol:
+    done: list[Sweep] = []
+    while sweeps.iteration < settings.max_iter and not sweeps.residual < settings.tol:
         started = time.perf_counter()
-        read_bytes = state.sweep()
-        journal.wait()  # the ranks it is still writing are about to be replaced
-        residual = state.finish()
-        iteration += 1
-        sweeps.append(Sweep(iteration, residual, time.perf_counter() - started, read_bytes))
-        journal.save(state.ranks[: graph.num_nodes], iteration, residual)
+        keep = None
+        if journal is not None and resources.executor.shares_memory and journal.is_due:
+            keep = journal.place(sweeps.cuts)
+        read_bytes = sweeps.sweep(keep)
+        iteration, residual, seconds = sweeps.iteration, sweeps.residual, time.perf_counter() - started
+        done.append(Sweep(iteration, residual, seconds, read_bytes))
+        if journal is not None:
+            _save(journal, sweeps, keep, seconds)
+        sweeps.forget(iteration - 1)
         on_event(BlockFinished(STAGE, iteration))
-    journal.wait()
-    return RankResult(state.ranks[: graph.num_nodes], residual < settings.tol, tuple(sweeps), iteration, residual)
+    if journal is not None:
+        journal.wait()
+    converged = sweeps.residual < settings.tol
+    return RankResult(sweeps.ranks, sweeps.num_nodes, converged, tuple(done), sweeps.iteration, sweeps.residual)
 
 
-class _State:
-    """Vectors, padded to whole ranges, and the threads that work on them."""
+def _save(journal: VectorJournal, sweeps: _Sweeps, keep: FilePlace | None, seconds: float) -> None:
+    """Note a sweep: the files that its blocks have filled; or else, after a long one, its ranks as they are."""
+    entry = {"iteration": sweeps.iteration, "residual": sweeps.residual}
+    own = sweeps.vectors.ranks.at(sweeps.iteration)
+    if keep is not None:
+        journal.save(keep, entry)
+    elif isinstance(own, FilePlace) or (journal.is_due and seconds >= EVERY_SECONDS):
+        journal.save(own if isinstance(own, FilePlace) else sweeps.ranks, entry)
+        journal.wait()  # the next sweep changes the ranks, or forgets the files that the note before names
+
+
+class _Sweeps:
+    """The driver's side: which round it is, and the sums over all stripes."""
 
     def __init__(
-        self, graph: GraphStore, settings: PageRankSettings, reset: Vector, degrees: NDArray[np.uint32], threads: int
+        self,
+        graph: GraphStore,
+        settings: PageRankSettings,
+        vectors: RankVectors,
+        workers: Workers[SweptStripe],
+        stripes: list[Block],
     ) -> None:
-        size = degrees.size
-        self._graph = graph
-        self._settings = settings
-        self._reset = reset
-        self._degrees = degrees
-        self._threads = threads
-        self.ranks = np.zeros(size, np.float64)
-        precision = np.dtype(settings.precision_for(graph.num_nodes))
-        self._sums: NDArray[Any] = np.zeros(size, precision)
-        self._contributions: NDArray[Any] = np.zeros(size, precision)
+        self.num_nodes = graph.num_nodes
+        self.settings = settings
+        self.vectors = vectors
+        self.cuts = _cuts(graph)
+        self.iteration = 0
+        self.residual = math.inf
+        self._workers = workers
+        self._stripes = stripes
         self._dangling = 0.0
-        self._checked: set[int] = set()
-        self._shares = _deal(graph, threads)
-        self._streams = [TileStream(graph.tiles, self._checked) for _ in range(threads)]
-        # Kept from sweep to sweep: on a small graph, starting threads would take longer than sweeping.
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sweep")
 
-    @classmethod
-    def of(cls, graph: GraphStore, settings: PageRankSettings, reset: Vector | None, threads: int) -> _State:
-        degrees = out_degrees(graph)
-        padded_reset = np.empty(0, np.float64)
-        if reset is not None:
-            padded_reset = np.zeros(degrees.size, np.float64)
-            padded_reset[: graph.num_nodes] = _normalised(reset, graph.num_nodes, "reset")
-        return cls(graph, settings, padded_reset, degrees, threads)
+    @property
+    def ranks(self) -> Vector:
+        """Ranks after the last sweep, padded."""
+        return self.vectors.ranks.at(self.iteration).read(0, self.cuts[-1])
 
-    def begin(self, ranks: Vector) -> None:
-        """Start from ``ranks``; their dangling mass is added up as ``finish`` does, so that resuming changes no bit."""
-        self.ranks[: ranks.size] = ranks
-        dangling = np.zeros(self.ranks.size // RANGE_ROWS, np.float64)
+    def begin(self, start: Vector | None, journal: VectorJournal | None) -> None:
+        """Take the ranks of the last sweep in the journal, or those to start with, and spread them."""
+        finished = None if journal is None else journal.load(self.cuts[-1])
+        if finished is not None:
+            self.iteration, self.residual = int(finished[1]["iteration"]), float(finished[1]["residual"])
+        ranks = _normalised(start, self.num_nodes, "start") if finished is None else finished[0]
+        place = self.vectors.ranks.at(self.iteration)
+        rows = place.room(0, self.cuts[-1])
+        rows[: ranks.size] = ranks
+        place.write(0, rows)
+        del ranks, rows, finished  # they are not in the plan
+        self._dangling = math.fsum(self._run(None, None)[0][:, DANGLING])
 
-        def spread(number: int, rows: slice) -> None:
-            dangling[number] = spread_ranks(self.ranks[rows], self._degrees[rows], self._contributions[rows])
-
-        self._map_ranges(spread)
-        self._dangling = math.fsum(dangling)
-
-    def sweep(self) -> int:
-        """Form all sums; returns the bytes read from the disk."""
-        if self._threads == 1:
-            return self._sweep_share(0)
-        return sum(self._pool.map(self._sweep_share, range(self._threads)))
-
-    def _sweep_share(self, thread: int) -> int:
-        read_bytes = 0
-        tiles = self._graph.tiles
-        for piece in self._streams[thread].pieces(self._shares[thread]):
-            width = tiles.width(piece.block)
-            sums = self._sums[piece.block.start : piece.block.start + width * RANGE_ROWS]
-            sweep_tiles(piece.packed, piece.first_edge, piece.offsets, width, self._contributions, sums)
-            read_bytes += piece.read_bytes
-        return read_bytes
-
-    def finish(self) -> float:
-        """Turn sums into ranks; returns the change by the chosen norm."""
-        settings, num_nodes = self._settings, self._graph.num_nodes
+    def sweep(self, keep: FilePlace | None) -> int:
+        """Run one round, whose ranks also go to ``keep``; returns the bytes read from the disk."""
+        settings, num_nodes = self.settings, self.num_nodes
+        has_reset = self.vectors.reset is not None
         lost = settings.damping * self._dangling
-        constant = lost / num_nodes if settings.dangling == "uniform" or not self._reset.size else 0.0
+        constant = lost / num_nodes if settings.dangling == "uniform" or not has_reset else 0.0
         reset_share = 1.0 - settings.damping
-        if self._reset.size:
+        if has_reset:
             reset_share += lost if settings.dangling == "reset" else 0.0
         else:
             constant += (1.0 - settings.damping) / num_nodes
-        weights = (settings.damping, constant, reset_share)
-        partials = np.zeros((self.ranks.size // RANGE_ROWS, 4), np.float64)
-
-        def finish(number: int, rows: slice) -> None:
-            finish_range(
-                self.ranks[rows], self._sums[rows], self._reset[rows], self._degrees[rows], self._contributions[rows],
-                weights, partials[number],
-            )  # fmt: skip
-
-        self._map_ranges(finish)
+        self.iteration += 1
+        partials, read_bytes = self._run([settings.damping, constant, reset_share], keep)
         self._dangling = math.fsum(partials[:, DANGLING])
         if not math.isclose(math.fsum(partials[:, TOTAL]), 1.0, abs_tol=1e-4):
             raise AssertionError(f"ranks sum to {math.fsum(partials[:, TOTAL])}, not to one")
         change = math.fsum(partials[:, L1 if settings.norm == "l1" else L2])
-        return change if settings.norm == "l1" else math.sqrt(change)
+        self.residual = change if settings.norm == "l1" else math.sqrt(change)
+        return read_bytes
 
-    def _map_ranges(self, work: _RangeWork) -> None:
-        num_nodes = self._graph.num_nodes
-        ranges = [
-            slice(start, min(start + RANGE_ROWS, num_nodes)) for start in range(0, num_nodes, RANGE_ROWS)
-        ]  # without the padding, which is no node
-        if self._threads == 1:
-            for number, rows in enumerate(ranges):
-                work(number, rows)
-            return
-        for done in [self._pool.submit(work, number, rows) for number, rows in enumerate(ranges)]:
-            done.result()
+    def _run(self, weights: list[float] | None, keep: FilePlace | None) -> tuple[NDArray[np.float64], int]:
+        given = {"round": self.iteration, "weights": weights, "keep": None if keep is None else keep.describe()}
+        records = [record for _, record in self._workers.run(self._stripes, given)]
+        return np.concatenate([record.partials for record in records]), sum(record.read_bytes for record in records)
 
-    def close(self) -> None:
-        """End all threads."""
-        self._pool.shutdown()
-        for stream in self._streams:
-            stream.close()
+    def forget(self, number: int) -> None:
+        """Let go of a round's vectors."""
+        self.vectors.ranks.forget(number)
+        self.vectors.contributions.forget(number)
 
 
-def _deal(graph: GraphStore, threads: int) -> list[list[Block]]:
-    """Stripes to threads, the heaviest first, each to whoever has least; then in file order, for the disk's sake."""
-    shares: list[list[Block]] = [[] for _ in range(threads)]
-    loads = [0] * threads
-    for block in sorted(graph.tiles.blocks(), key=lambda block: (-graph.edges.num_edges_of(block), block.index)):
-        lightest = loads.index(min(loads))
-        shares[lightest].append(block)
-        loads[lightest] += graph.edges.num_edges_of(block)
-    return [sorted(share, key=lambda block: block.index) for share in shares]
+def _cuts(graph: GraphStore) -> list[int]:
+    """Return where stripes begin, and the end of the padding."""
+    return [*(block.start for block in graph.tiles.blocks()), graph.tiles.num_ranges * RANGE_ROWS]
+
+
+def _make_vectors(
+    graph: GraphStore, settings: PageRankSettings, reset: Vector | None, resources: Resources, name: str
+) -> RankVectors:
+    cuts, precision = _cuts(graph), settings.precision_for(graph.num_nodes)
+    restarts = None
+    if reset is not None:
+        padded = np.zeros(cuts[-1], np.float64)
+        padded[: graph.num_nodes] = _normalised(reset, graph.num_nodes, "reset")
+        restarts = keep_rows(resources, f"{name}/reset", cuts, padded)
+    return RankVectors(
+        ranks=make_rounds(resources, f"{name}/ranks", cuts, "float64", in_memory=1),
+        contributions=make_rounds(resources, f"{name}/contributions", cuts, precision, in_memory=2),
+        degrees=keep_rows(resources, f"{name}/degrees", cuts, out_degrees(graph)),
+        reset=restarts,
+    )
 
 
 def out_degrees(graph: GraphStore) -> NDArray[np.uint32]:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from ecgl_scale.config.choices import Quota, RankKind
 from ecgl_scale.errors import UsageError
 from ecgl_scale.rank.pagerank import PageRankSettings
 from ecgl_scale.store.graph import GraphStore
-
-Kind = Literal["importance", "diversity", "both"]
 
 
 @dataclass(frozen=True)
 class RankRequest:
     """What ``ecgl rank`` was asked for."""
 
-    kind: Kind = "importance"
+    kind: RankKind = "importance"
     pagerank: PageRankSettings = field(default_factory=PageRankSettings)
     gamma: float | None = None
     use_features: bool = True
@@ -28,7 +26,7 @@ class RankRequest:
     topk: int | None = None
     candidates: tuple[str, int] | Path | None = None
     """Only these nodes are chosen: those whose column has a value, such as ("split", 0), or those of a file."""
-    quota: Literal["none", "class"] = "none"
+    quota: Quota = "none"
     start: Path | None = None
     """Scores of an earlier ranking to begin with."""
     features: Path | None = None

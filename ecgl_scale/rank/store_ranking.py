@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,26 +18,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_kernels.topk import fill_quotas
 from ecgl_scale.base.durable import storage_errors
-from ecgl_scale.base.events import Note
 from ecgl_scale.base.lock import take_lock
-from ecgl_scale.base.memory import PeakSampler, give_back_freed
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.base.output_file import check_output_file
+from ecgl_scale.base.parquet import ROWS_AT_ONCE
 from ecgl_scale.base.signals import uninterrupted
+from ecgl_scale.engine.clock import StageClock
+from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.rank.attribute import attribute_vector
+from ecgl_scale.errors import DoesNotFitError
 from ecgl_scale.rank.candidates import candidate_mask
-from ecgl_scale.rank.diversity import DiversityResult, rank_diversity
-from ecgl_scale.rank.given_features import digest_features, map_features
-from ecgl_scale.rank.journal import RankJournal
-from ecgl_scale.rank.pagerank import RankResult, rank_importance
-from ecgl_scale.rank.rank_plan import Features, plan_rank, require_rank
+from ecgl_scale.rank.feature_files import Features, check_finite, map_features
+from ecgl_scale.rank.pagerank import RankResult
+from ecgl_scale.rank.ranking import SCORE_BYTES, Left, Ranking, RankingSizes, plan_stages
 from ecgl_scale.rank.request import RankRequest, check_request
-from ecgl_scale.rank.scores import check_scores, read_scores, write_scores
-from ecgl_scale.rank.topk import top_nodes
+from ecgl_scale.rank.scores import check_scores, write_scores
+from ecgl_scale.rank.sizes import FeatureSizes
+from ecgl_scale.rank.topk import BLOCK_BYTES, PLACE_BYTES, top_nodes
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.units import MIB, format_bytes
 
 _log = logging.getLogger(__name__)
+
+LABEL_BYTES = 4
+LEFT_BYTES = 48 * MIB
+"""What a stage leaves in the process: compiled kernels (more where they were compiled just now), BLAS's buffers,
+threads. Diversity has its own loaded before it looks at what is held."""
+DRIFT_BYTES = 4 * MIB
+"""What a process gets between its plan and its work; and by how much two processes of one command differ."""
+WRITE_COPIES = 4
+"""So often are the rows that are written at once in memory: as arrays, as a table, encoded, compressed."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +68,6 @@ class RankReport:
     """What each stage was to need, beside which ``peak_bytes`` stands."""
 
 
-class _Clock:
-    """Seconds of each stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[name] = time.perf_counter() - started
-
-
 def rank_store(
     graph: GraphStore,
     out: Path,
@@ -83,23 +81,30 @@ def rank_store(
     plan = plan_rank(graph, request, resources, features=features)
     _log.info(plan.summary())
     require_rank(plan)
-    clock = _Clock()
     scores: dict[str, NDArray[np.float64]] = {}
     importance = diversity = None
     journal_path = out.with_name(f".{out.name}.journal")
     with _only_writer(out), PeakSampler() as sampler:
-        given = _Given.of(graph, request, features)
-        ranker = _Ranker(graph, request, given, journal_path, clock, resources)
+        clock = StageClock(sampler)
+        candidates = _look_at_files(graph, request, features)
+        ranking = Ranking(graph, resources, journal=journal_path, clock=clock)
         if request.by_importance:
-            result = ranker.importance()
+            result = ranking.importance(
+                features,
+                request.pagerank,
+                gamma=request.gamma,
+                use_features=request.use_features,
+                start=request.start,
+            )
             scores["importance"] = result.ranks
             importance = _importance_report(graph, result)
         if request.by_diversity:
-            found = ranker.diversity()
+            others = None if request.features is None else features
+            found = ranking.diversity(others, include_self=request.include_self)
             scores["diversity"] = found.scores
             diversity = {name: value for name, value in found.__dict__.items() if name != "scores"}
         with clock.stage("write"):
-            nodes = None if request.topk is None else _chosen(graph, scores, request, given.candidates, request.topk)
+            nodes = None if request.topk is None else _chosen(graph, scores, request, candidates, request.topk)
             write_scores(out, nodes, scores)
         shutil.rmtree(journal_path, ignore_errors=True)
     return RankReport(
@@ -109,7 +114,7 @@ def rank_store(
         importance=importance,
         diversity=diversity,
         seconds=clock.seconds,
-        peak_bytes=sampler.peak_bytes,
+        peak_bytes=max(sampler.peak_bytes, *(record.peak_bytes for record in clock.records.values())),
         num_written=graph.num_nodes if nodes is None else int(nodes.size),
         plan=plan.as_json(),
     )
@@ -129,86 +134,13 @@ def _only_writer(out: Path) -> Iterator[None]:
             os.close(lock)
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What came in files besides the store, looked at before the work."""
-
-    features: Features | None
-    """The store's, where no others were given."""
-    digest: list[Any] | None
-    """Of the features, where they are not the store's."""
-    candidates: NDArray[np.bool_] | None
-
-    @classmethod
-    def of(cls, graph: GraphStore, request: RankRequest, features: Features | None) -> _Given:
-        if request.start is not None:
-            check_scores(request.start, "importance", graph.num_nodes)
-        digest = None
-        if request.features is not None and isinstance(features, np.ndarray):
-            digest = digest_features(features, request.features)
-        candidates = None if request.candidates is None else candidate_mask(graph, request.candidates)
-        return cls(features, digest, candidates)
-
-
-@dataclass(frozen=True)
-class _Ranker:
-    """The stages that score; each gives back what it freed before the next looks at what is held."""
-
-    graph: GraphStore
-    request: RankRequest
-    given: _Given
-    journal_path: Path
-    clock: _Clock
-    resources: Resources
-
-    def importance(self) -> RankResult:
-        """Attribute vector and sweeps."""
-        request, graph, reset = self.request, self.graph, self._reset()
-        start = None if request.start is None else read_scores(request.start, "importance", graph.num_nodes)
-        give_back_freed()
-        identity = {
-            "store": graph.identity,
-            "settings": asdict(request.pagerank) | {"tol": None, "max_iter": None},
-            "gamma": request.gamma,
-            "use_features": request.use_features,
-            "features": self.given.digest,
-            "start": None if request.start is None else str(request.start),
-        }
-        journal = RankJournal(self.journal_path / "importance", identity)
-        try:
-            with self.clock.stage("importance"):
-                return rank_importance(
-                    graph,
-                    self.resources,
-                    reset=reset,
-                    start=start,
-                    settings=request.pagerank,
-                    journal=journal,
-                )
-        finally:
-            journal.close()
-
-    def _reset(self) -> NDArray[np.float64] | None:
-        request, features = self.request, self.given.features
-        if not request.use_features:
-            return None
-        if features is None:
-            self.resources.on_event(Note("the store has no features: every node is equally likely at a restart"))
-            return None
-        with self.clock.stage("attributes"):
-            return attribute_vector(features, self.resources, gamma=request.gamma)
-
-    def diversity(self) -> DiversityResult:
-        """Distances to the neighbours."""
-        give_back_freed()
-        with self.clock.stage("diversity"):
-            return rank_diversity(
-                self.graph,
-                self.resources,
-                features=None if self.request.features is None else self.given.features,
-                include_self=self.request.include_self,
-                journal_directory=self.journal_path / "diversity",
-            )
+def _look_at_files(graph: GraphStore, request: RankRequest, features: Features | None) -> NDArray[np.bool_] | None:
+    """Refuse files that cannot be used before the work; returns who may be chosen."""
+    if request.start is not None:
+        check_scores(request.start, "importance", graph.num_nodes)
+    if request.features is not None and isinstance(features, np.ndarray):
+        check_finite(features, request.features)
+    return None if request.candidates is None else candidate_mask(graph, request.candidates)
 
 
 def _importance_report(graph: GraphStore, result: RankResult) -> dict[str, Any]:
@@ -221,7 +153,7 @@ def _importance_report(graph: GraphStore, result: RankResult) -> dict[str, Any]:
         "residual": result.residual,
         "seconds_per_sweep": median,
         "edges_per_second": graph.num_edges / median if median else None,
-        "read_bytes": sum(sweep.read_bytes for sweep in result.sweeps),
+        "read_bytes": result.read_bytes,
         "sweeps": [asdict(sweep) for sweep in result.sweeps],
     }
 
@@ -239,3 +171,71 @@ def _chosen(
     for values in scores.values():
         is_chosen[top_nodes(values, topk, candidates=candidates, labels=labels, quota=request.quota)] = True
     return np.flatnonzero(is_chosen).astype(np.int64, copy=False)
+
+
+def plan_rank(
+    graph: GraphStore, request: RankRequest, resources: Resources, *, features: Features | None
+) -> MemoryPlan:
+    """Plan what ``rank_store`` will need with these features, the store's or others; reads nothing.
+
+    Scores stay until they are written, and so do libraries once they have worked.
+    """
+    held, num_nodes = _held_bytes(), graph.num_nodes
+    given = None if features is None else FeatureSizes.of(features, graph)
+    sizes = RankingSizes(
+        num_nodes,
+        pagerank=request.pagerank if request.by_importance else None,
+        restarts=given if request.use_features else None,
+        diversity=given if request.by_diversity else None,
+        has_start=request.start is not None,
+        num_stripes=len(graph.tiles.blocks()),
+    )
+    left = Left(
+        at_first=0 if request.candidates is None else num_nodes,
+        after_stage=LEFT_BYTES,
+        before_diversity=LEFT_BYTES,
+        keeps_scores=True,
+    )
+    room_bytes = max(resources.budget.total_bytes - held, 0)
+    needs, kept = plan_stages(sizes, left, room_bytes=room_bytes, threads=resources.threads)
+    needs["write"] = kept + _write_bytes(request, num_nodes)
+    formulas = {
+        "attributes": f"attributes of {num_nodes:,} nodes",
+        "importance": f"vectors of {num_nodes:,} nodes and read buffers",
+        "diversity": f"a score and columns of {num_nodes:,} nodes",
+        "write": f"scores of {num_nodes:,} nodes",
+    }
+    stages = [StagePlan(name, needed, formulas[name], setting="memory") for name, needed in needs.items()]
+    return MemoryPlan(tuple(stages), held, resources.budget)
+
+
+def require_rank(plan: MemoryPlan) -> None:
+    """Refuse before starting, with a budget that has room for every stage."""
+    if plan.fits:
+        return
+    largest = max(plan.stages, key=lambda stage: stage.host_bytes)
+    raise DoesNotFitError(
+        f"ranking needs {format_bytes(plan.peak_bytes)} ({largest.stage}), "
+        f"the budget is {format_bytes(plan.budget.total_bytes)}",
+        where=f"budget from {plan.budget.origin}; need = {format_bytes(plan.held_bytes)} held + {largest.formula}",
+        fix=f"give at least --memory {-(-(plan.peak_bytes + DRIFT_BYTES) // MIB)}MiB",
+    )
+
+
+def _held_bytes() -> int:
+    """With the first kernel comes the compiler's library, some 25 MiB, which would count in no stage."""
+    nothing = np.zeros(0, np.int64)
+    fill_quotas(nothing, 0, nothing)
+    return own_memory_bytes() + DRIFT_BYTES
+
+
+def _write_bytes(request: RankRequest, num_nodes: int) -> int:
+    """Rows that are written at once; before that, where the best are chosen, their places and who is among them."""
+    num_scores = request.by_importance + request.by_diversity
+    rows = min(ROWS_AT_ONCE, num_nodes) * SCORE_BYTES * (1 + num_scores) * WRITE_COPIES
+    if request.topk is None:
+        return rows
+    places = min(request.topk, num_nodes)
+    chosen = SCORE_BYTES * min(num_scores * places, num_nodes)
+    labels = LABEL_BYTES * num_nodes if request.quota == "class" else 0
+    return chosen + max(rows, num_nodes + labels + PLACE_BYTES * places + BLOCK_BYTES)

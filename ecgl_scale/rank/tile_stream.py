@@ -2,7 +2,7 @@
 
 A stripe whose pages are in memory is used where it lies (mapped); one that is not is read past the page cache into a
 buffer: a sweep reads each byte once, so caching it would only cost copies. The first time a stripe is read its bytes
-are compared with the manifest. Memory: two buffers of ``PIECE_BYTES`` a thread.
+are compared with the manifest. Memory: two buffers of ``PIECE_BYTES`` a thread, and one for the stripe that is next.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,61 +28,94 @@ from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.edges.read import TileStore
 from ecgl_scale.units import MIB
 
-PIECE_BYTES = 16 * MIB
+PIECE_BYTES = 8 * MIB
 EDGE_BYTES = 4
-BUFFERS_PER_THREAD = 2
 RESIDENT_SHARE = 0.9
+
+
+def buffer_bytes(threads: int) -> int:
+    """Plan the buffers of a ``TileStream``."""
+    return (2 * threads + 1) * PIECE_BYTES
 
 
 @dataclass(frozen=True)
 class Piece:
     """Consecutive edges of one stripe."""
 
-    block: Block
     first_edge: int
     packed: NDArray[np.uint32]
     offsets: NDArray[np.int64]
-    """Of the whole stripe's tiles."""
+    """Where the tiles of the whole stripe begin."""
     read_bytes: int
     """Bytes that came from the disk for it; 0 where they were in memory."""
 
 
+@dataclass(frozen=True)
+class _Coming:
+    """A piece that is being read."""
+
+    future: Future[Piece]
+    buffer: ReusableBytes
+
+
 class TileStream:
-    """Reads the stripes given to one thread, again and again."""
+    """Reads stripes for all threads of a process, again and again."""
 
-    def __init__(self, tiles: TileStore, checked: set[int]) -> None:
+    def __init__(self, tiles: TileStore, threads: int) -> None:
         self._tiles = tiles
-        self._checked = checked
-        self._buffers = [ReusableBytes() for _ in range(BUFFERS_PER_THREAD)]
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._checked: set[int] = set()
+        self._free: list[ReusableBytes] = []
+        self._readers = ThreadPoolExecutor(threads + 1, thread_name_prefix="read-ahead")
         self._stripes: dict[int, _Stripe] = {}
+        self._lock = threading.Lock()
+        self._expected: dict[int, _Coming | None] = {}
+        self._under_way: set[int] = set()
 
-    def pieces(self, blocks: list[Block]) -> Iterator[Piece]:
-        """The pieces of the given stripes in order; each is valid until the next is asked for."""
-        slot = 0
-        coming: Future[Piece] | None = None
-        for stripe in map(self._open, blocks):
+    def expect(self, block: Block) -> None:
+        """Begin to read a stripe that somebody will ask for next, unless somebody has."""
+        with self._lock:
+            if block.index not in self._expected and block.index not in self._under_way:
+                stripe = self._begin(block)
+                self._expected[block.index] = None if stripe.is_resident else self._start(stripe, 0)
+
+    def pieces(self, block: Block) -> Iterator[Piece]:
+        """The pieces of a stripe in order; each is valid until the next is asked for."""
+        with self._lock:
+            self._under_way.add(block.index)
+            stripe = self._stripes[block.index] if block.index in self._expected else self._begin(block)
+            coming = self._expected.pop(block.index, None)
+        try:
+            if stripe.is_resident:
+                for number in range(stripe.num_pieces):
+                    yield stripe.read(number, None)
+                return
             for number in range(stripe.num_pieces):
-                upcoming = None if stripe.is_resident else self._reader.submit(stripe.read, number, self._buffers[slot])
-                slot = 1 - slot
-                if coming is not None:
-                    yield coming.result()
-                coming = upcoming
-                if upcoming is None:  # nothing to wait for
-                    yield stripe.read(number, self._buffers[slot])
-        if coming is not None:
-            yield coming.result()
+                here, coming = coming or self._start(stripe, 0), None
+                piece = here.future.result()
+                if number + 1 < stripe.num_pieces:
+                    coming = self._start(stripe, number + 1)
+                yield piece
+                self._free.append(here.buffer)
+        finally:
+            self._under_way.discard(block.index)
+            if coming is not None:
+                coming.future.exception()  # nobody reads into a buffer that is free
 
     def close(self) -> None:
-        """End the thread that reads ahead."""
-        self._reader.shutdown()
+        """End the threads that read ahead."""
+        self._readers.shutdown(cancel_futures=True)
 
-    def _open(self, block: Block) -> _Stripe:
+    def _begin(self, block: Block) -> _Stripe:
         # Maps are kept from sweep to sweep: a fresh one would fault on every page again.
         if block.index not in self._stripes:
             self._stripes[block.index] = _Stripe(self._tiles, block, self._checked)
         self._stripes[block.index].begin()
         return self._stripes[block.index]
+
+    def _start(self, stripe: _Stripe, number: int) -> _Coming:
+        """Pieces of a stripe are read one after the other: the checksum of a file is taken in its order."""
+        buffer = self._free.pop() if self._free else ReusableBytes()
+        return _Coming(self._readers.submit(stripe.read, number, buffer), buffer)
 
 
 class _Stripe:
@@ -110,7 +144,6 @@ class _Stripe:
         ):
             raise corrupt(self._path, "does not hold the stripe's tiles")
         self._values_start = self._ragged.values_start
-        self.begin()
 
     def begin(self) -> None:
         """Look at what has changed since the last sweep."""
@@ -122,16 +155,17 @@ class _Stripe:
     def num_pieces(self) -> int:
         return max(1, -(-self._ragged.values.nbytes // PIECE_BYTES))
 
-    def read(self, number: int, buffer: ReusableBytes) -> Piece:
+    def read(self, number: int, buffer: ReusableBytes | None) -> Piece:
+        """A piece in the buffer; without one, where it lies."""
         first_edge = number * (PIECE_BYTES // EDGE_BYTES)
         last_edge = min(first_edge + PIECE_BYTES // EDGE_BYTES, self._ragged.values.size)
-        if self.is_resident:
+        if buffer is None:
             packed, read_bytes = self._ragged.values[first_edge:last_edge], 0
         else:
             packed, read_bytes = self._read_direct(first_edge, last_edge, buffer)
         if self._check:
             self._add_to_checksum(packed, number)
-        return Piece(self._block, first_edge, packed, self._ragged.offsets, read_bytes)
+        return Piece(first_edge, packed, self._ragged.offsets, read_bytes)
 
     def _read_direct(self, first_edge: int, last_edge: int, buffer: ReusableBytes) -> tuple[NDArray[np.uint32], int]:
         first = self._values_start + first_edge * EDGE_BYTES

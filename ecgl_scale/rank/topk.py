@@ -18,9 +18,9 @@ from ecgl_scale.store.checked import checked_ids
 
 BLOCK_NODES = 1 << 16
 BLOCK_BYTES = 96 * BLOCK_NODES
-"""Of a block: ids, scores, labels, and their sorted copies where classes are counted."""
+"""A block takes this: ids, scores, labels, and their sorted copies where classes are counted."""
 PLACE_BYTES = 48
-"""Of a chosen node: id and score, and what sorting them takes."""
+"""A chosen node takes this: id and score, and what sorting them takes."""
 
 Ids = NDArray[np.int64]
 

@@ -41,16 +41,17 @@ def undisturbed(store: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def _save_every_sweep(after_sweep_seconds: float) -> None:
     """In a child: save each sweep, and leave time to be killed between any two."""
-    from ecgl_scale.rank import journal, pagerank
+    from ecgl_scale.engine import journal
+    from ecgl_scale.rank import pagerank
 
-    journal.SAVE_EVERY_SECONDS = 0.0
-    finish = pagerank._State.finish
+    journal.EVERY_SECONDS = 0.0
+    forget = pagerank._Sweeps.forget
 
-    def slow(state: pagerank._State) -> float:
+    def slow(sweeps: pagerank._Sweeps, number: int) -> None:
         time.sleep(after_sweep_seconds)
-        return finish(state)
+        forget(sweeps, number)
 
-    pagerank._State.finish = slow  # type: ignore[method-assign]
+    pagerank._Sweeps.forget = slow  # type: ignore[method-assign]
 
 
 def _start(store: Path, out: Path) -> ForkServerProcess:
@@ -157,7 +158,8 @@ def test_a_ranking_of_another_store_or_setting_does_not_go_on_from_it(store: Pat
 def test_a_full_disk_at_the_end_leaves_the_old_file_and_the_journal(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    from ecgl_scale.rank import journal, scores
+    from ecgl_scale.engine import journal
+    from ecgl_scale.rank import scores
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -165,7 +167,7 @@ def test_a_full_disk_at_the_end_leaves_the_old_file_and_the_journal(
     assert run_cli("--quiet", "rank", store, "--out", tmp_path / "wanted", "--kind", kind).code == 0
     out = tmp_path / "scores.parquet"
     out.write_bytes(b"old")
-    monkeypatch.setattr(journal, "SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "EVERY_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(scores.pq, "ParquetWriter", refuse)
         ran = run_cli("--quiet", "rank", store, "--out", out, "--kind", kind)

@@ -16,9 +16,11 @@ from bench import attribute as bench_attribute
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, UsageError
-from ecgl_scale.rank import attribute_dense, attribute_sparse
+from ecgl_scale.rank import attribute_sparse, attribute_units
 from ecgl_scale.rank.attribute import attribute_vector, exact_error_bound
-from ecgl_scale.rank.attribute_sparse import SparsePasses, cut_triangle
+from ecgl_scale.rank.attribute_sparse import SparsePasses
+from ecgl_scale.rank.attribute_strips import cut_triangle
+from ecgl_scale.rank.feature_files import FeatureSource
 from ecgl_scale.rank.pagerank import rank_importance
 from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.store.build import build_store
@@ -95,7 +97,7 @@ def test_every_kind_of_storage_gives_the_expansion_pair_by_pair(
     dense = dense_store(x, directory / "dense", layout)
     thin = sparse_store(x.astype(np.float32), directory / "sparse", min(rows_per_chunk, num_rows))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attribute_dense, "CHUNK_ROWS", 7)  # so that small matrices have several chunks
+        patch.setattr(attribute_units, "CHUNK_ROWS", 7)  # so that small matrices have several chunks
         for features, rtol in ((dense, 2e-6), (thin, 1e-11), (x, 2e-6)):
             found = attribute_vector(features, at(), gamma=gamma, num_nodes=num_rows)
             assert found.sum() == pytest.approx(1, abs=1e-12)
@@ -174,7 +176,7 @@ def test_sparse_rows_give_the_same_bits_for_any_threads_blocks_and_strips(tmp_pa
         for threads in (1, 2, 3):
             assert np.array_equal(attribute_vector(features, at(threads=threads)), wanted)
         for strip_bytes in (8, 2_000, 5_000, 10**6):
-            passes = SparsePasses(features, 1 / 60, strip_bytes=strip_bytes, threads=2)
+            passes = SparsePasses(FeatureSource(features), 1 / 60, at(threads=2), strip_bytes=strip_bytes)
             assert (len(passes.strips) == 1) == (strip_bytes == 10**6)
             values = passes.run(on_rows=lambda _: None)
             assert np.array_equal(values / values.sum(), wanted)

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from ecgl_scale.base.events import Note
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
+from ecgl_scale.engine import journal
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import DoesNotFitError, UsageError
-from ecgl_scale.rank import choose, journal
+from ecgl_scale.rank import ranking
 from ecgl_scale.rank.attribute import attribute_vector
-from ecgl_scale.rank.choose import ChooseSettings, choose_nodes, unite
-from ecgl_scale.rank.choose_plan import CHOICE_BYTES, plan_choose
+from ecgl_scale.rank.choose import CHOICE_BYTES, ChooseSettings, choose_nodes, plan_choose
 from ecgl_scale.rank.diversity import rank_diversity
 from ecgl_scale.rank.pagerank import PageRankSettings, rank_importance
 from ecgl_scale.rank.topk import BLOCK_BYTES, PLACE_BYTES
+from ecgl_scale.rank.unite import pick_best, unite
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
@@ -250,14 +251,14 @@ def test_the_choice_does_not_depend_on_threads(tmp_path, kind):
 
 def test_a_killed_choice_goes_on_with_its_sweeps(task, tmp_path, monkeypatch):
     graph, _, _, labels, candidates = task
-    monkeypatch.setattr(journal, "SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "EVERY_SECONDS", 0.0)
     whole = choose_nodes(graph, candidates, labels, at(), settings=ChooseSettings(20, pagerank=PAGERANK))
 
     def die(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(choose, "rank_diversity", die)
+        patch.setattr(ranking, "rank_diversity", die)
         with pytest.raises(KeyboardInterrupt):
             choose_nodes(
                 graph,
@@ -269,7 +270,7 @@ def test_a_killed_choice_goes_on_with_its_sweeps(task, tmp_path, monkeypatch):
             )
     sweeps = []
     monkeypatch.setattr(
-        choose, "rank_importance", lambda *a, **k: sweeps.append(rank_importance(*a, **k)) or sweeps[-1]
+        ranking, "rank_importance", lambda *a, **k: sweeps.append(rank_importance(*a, **k)) or sweeps[-1]
     )
 
     def again(**changes):
@@ -379,10 +380,11 @@ def test_the_choice_itself_takes_no_more_than_is_planned_for_it(quota, budget):
     importance, diversity = np.random.default_rng(0).random((2, num_candidates))
     labels = np.arange(num_candidates) % 7
     wanted = ChooseSettings(budget, 0.5, quota=quota)
-    choose._pick(importance, diversity, labels, wanted)  # compiles
+    given = {"places": wanted.places, "quota": wanted.quota, "refill": wanted.refill}
+    pick_best(importance, diversity, labels, **given)  # compiles
     tracemalloc.start()
     try:
-        picks = choose._pick(importance, diversity, labels, wanted)
+        picks = pick_best(importance, diversity, labels, **given)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ecgl_scale.base.memory import MemoryBudget
+from ecgl_scale.engine import journal
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, InvalidInputError, UsageError
-from ecgl_scale.rank import diversity, journal
-from ecgl_scale.rank.columns import SPARSE_ROW_BYTES, SPARSE_SCRATCH_BYTES, DenseColumns, SparseColumns
+from ecgl_scale.rank import distances
 from ecgl_scale.rank.diversity import rank_diversity
+from ecgl_scale.rank.held_columns import SPARSE_ROW_BYTES, SPARSE_SCRATCH_BYTES, DenseColumns, SparseColumns
+from ecgl_scale.rank.ranking import Ranking
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.features.dense import DenseFeatures
@@ -85,7 +87,7 @@ def graphs(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["dense", "float16", "sparse"])
 def test_the_bits_do_not_depend_on_threads(graphs, kind, monkeypatch):
-    monkeypatch.setattr(diversity, "RANGE_EDGES", 1000)
+    monkeypatch.setattr(distances, "RANGE_EDGES", 1000)
     graph, _ = graphs[kind]
     one, two, three = (rank_diversity(graph, at(threads=threads)).scores for threads in (1, 2, 3))
     np.testing.assert_array_equal(one, two)
@@ -180,7 +182,7 @@ def test_sparse_slices_hold_no_more_values_than_fit(graphs):
 def test_a_killed_ranking_goes_on_with_the_same_bits(graphs, tmp_path, monkeypatch):
     graph, _ = graphs["dense"]
     whole = rank_diversity(graph, at()).scores
-    monkeypatch.setattr(journal, "SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "EVERY_SECONDS", 0.0)
     slices_of(monkeypatch, DenseColumns, 0, 16, 32, 48, 52)
     load = DenseColumns.load
 
@@ -190,19 +192,21 @@ def test_a_killed_ranking_goes_on_with_the_same_bits(graphs, tmp_path, monkeypat
         return load(self, first, stop, threads=threads)
 
     monkeypatch.setattr(DenseColumns, "load", fail)
+
+    def rank(include_self=False):
+        return Ranking(graph, at(), journal=tmp_path / "journal").diversity(None, include_self=include_self)
+
     with pytest.raises(KeyboardInterrupt):
-        rank_diversity(graph, at(), journal_directory=tmp_path / "journal")
+        rank()
     monkeypatch.setattr(DenseColumns, "load", load)
-    other = rank_diversity(graph, at(), include_self=True, journal_directory=tmp_path / "other")
-    assert other.resumed_columns == 0
-    resumed = rank_diversity(graph, at(), journal_directory=tmp_path / "journal")
+    resumed = rank()
     assert (resumed.resumed_columns, resumed.passes) == (32, 2)
     np.testing.assert_array_equal(resumed.scores, whole)
     # Finished: nothing is left to do, and another question is not answered with it.
-    again = rank_diversity(graph, at(), journal_directory=tmp_path / "journal")
+    again = rank()
     assert (again.resumed_columns, again.passes) == (52, 0)
     np.testing.assert_array_equal(again.scores, whole)
-    assert rank_diversity(graph, at(), include_self=True, journal_directory=tmp_path / "journal").resumed_columns == 0
+    assert rank(include_self=True).resumed_columns == 0
 
 
 def test_bad_features_are_refused(graphs, tmp_path):

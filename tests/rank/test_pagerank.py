@@ -17,7 +17,7 @@ from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, UsageError
 from ecgl_scale.rank import tile_stream
-from ecgl_scale.rank.pagerank import EXACT_NODES, PageRankSettings, out_degrees, planned_bytes, rank_importance
+from ecgl_scale.rank.pagerank import EXACT_NODES, PageRankSettings, out_degrees, plan_importance, rank_importance
 from ecgl_scale.store.edges import plan as edge_plan
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
@@ -215,20 +215,28 @@ def test_pieces_of_any_size_and_way_of_reading_hold_the_edges_in_order(wide, mon
         monkeypatch.setattr(tile_stream, "_is_resident", lambda values, answer=is_resident: answer)
         for piece_bytes in (1 << 14, 4100, 16 * MIB):
             monkeypatch.setattr(tile_stream, "PIECE_BYTES", piece_bytes)
-            stream = tile_stream.TileStream(wide.tiles, set())
-            for _ in range(2):
-                found: dict[int, list[np.ndarray]] = {block.index: [] for block in wide.tiles.blocks()}
-                for piece in stream.pieces(wide.tiles.blocks()):
-                    assert piece.first_edge == sum(part.size for part in found[piece.block.index])
-                    found[piece.block.index].append(piece.packed.copy())
+            stream = tile_stream.TileStream(wide.tiles, threads=2)
+            for is_expected in (True, False):
                 for block in wide.tiles.blocks():
-                    np.testing.assert_array_equal(np.concatenate(found[block.index]), wide.tiles.read(block).values)
+                    if is_expected:
+                        stream.expect(block)
+                        stream.expect(block)
+                    found: list[np.ndarray] = []
+                    for piece in stream.pieces(block):
+                        stream.expect(block)  # too late: it is being read
+                        assert piece.first_edge == sum(part.size for part in found)
+                        found.append(piece.packed.copy())
+                    np.testing.assert_array_equal(np.concatenate(found), wide.tiles.read(block).values)
+            stream.close()
 
 
 def test_nobody_waits_for_ever_when_the_reader_of_pieces_stops_early(wide):
-    pieces = tile_stream.TileStream(wide.tiles, set()).pieces(wide.tiles.blocks())
-    next(pieces)
+    stream = tile_stream.TileStream(wide.tiles, threads=1)
+    pieces = stream.pieces(wide.tiles.blocks()[0])
+    assert next(pieces).first_edge == 0
+    stream.expect(wide.tiles.blocks()[-1])
     pieces.close()
+    stream.close()
 
 
 def test_pages_that_were_just_read_are_resident(tmp_path):
@@ -379,14 +387,14 @@ def test_a_budget_below_the_need_is_refused_with_one_that_works(wide):
 
 def test_the_plan_counts_vectors_by_whole_ranges():
     auto = PageRankSettings()
-    with_reset = planned_bytes(65_537, auto, with_reset=True, threads=1)
-    without = planned_bytes(65_537, auto, with_reset=False, threads=1)
+    with_reset = plan_importance(65_537, auto, with_reset=True, threads=1)
+    without = plan_importance(65_537, auto, with_reset=False, threads=1)
     assert with_reset - without == 2 * 65_536 * 8
-    assert planned_bytes(65_537, auto, with_reset=False, threads=2) - without == 2 * 16 * MIB
-    single = planned_bytes(65_537, PageRankSettings(precision="float32"), with_reset=False, threads=1)
-    assert without - single == 2 * 65_536 * 8
-    above = planned_bytes((1 << 22) + 65_536, auto, with_reset=False, threads=1)
-    assert above - planned_bytes((1 << 22) + 1, auto, with_reset=False, threads=1) == 0
+    assert plan_importance(65_537, auto, with_reset=False, threads=2) - without == 2 * 8 * MIB + 65_536 * 8
+    single = plan_importance(65_537, PageRankSettings(precision="float32"), with_reset=False, threads=1)
+    assert without - single == 2 * 65_536 * 8 + 65_536 * 4
+    above = plan_importance((1 << 22) + 65_536, auto, with_reset=False, threads=1)
+    assert above - plan_importance((1 << 22) + 1, auto, with_reset=False, threads=1) == 0
 
 
 def test_a_ranking_stays_within_its_plan(wide):
@@ -397,7 +405,7 @@ def test_a_ranking_stays_within_its_plan(wide):
     held = own_memory_bytes()
     with PeakSampler(0.001) as sampler:
         rank_importance(wide, at(threads=2), reset=reset)
-    assert sampler.peak_bytes - held <= planned_bytes(wide.num_nodes, PageRankSettings(), with_reset=True, threads=2)
+    assert sampler.peak_bytes - held <= plan_importance(wide.num_nodes, PageRankSettings(), with_reset=True, threads=2)
 
 
 def test_no_warning_is_given_for_a_graph_without_edges(tmp_path):

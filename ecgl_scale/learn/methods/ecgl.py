@@ -13,9 +13,7 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.base import Context, Ids, Method, MethodPlan, TaskSizes
-from ecgl_scale.rank.choose import ChooseSettings, choose_nodes
-from ecgl_scale.rank.choose_plan import plan_choose
-from ecgl_scale.rank.pagerank import PageRankSettings
+from ecgl_scale.rank.choose import ChooseSettings, choose_nodes, plan_choose
 from ecgl_scale.tasks.graphs import positions_of
 
 
@@ -97,19 +95,4 @@ def _outputs(context: Context, nodes: Ids) -> NDArray[np.float32]:
 
 def choose_settings(config: RunConfig, task_index: int) -> ChooseSettings:
     """Which nodes of a task are remembered."""
-    bank, rank = config.bank, config.rank
-    return ChooseSettings(
-        budget=bank.budget,
-        diversity_ratio=bank.diversity_ratio,
-        importance=bank.importance,
-        diversity=bank.diversity,
-        quota=bank.quota,
-        select=bank.select,
-        refill=bank.refill,
-        pagerank=PageRankSettings(
-            damping=rank.damping, tol=rank.tol, max_iter=rank.max_iter, norm=rank.norm, dangling=rank.dangling
-        ),
-        gamma=rank.gamma,
-        include_self=rank.include_self and not rank.self_loops,  # a stored self loop counts the node already
-        seed=(config.seed, task_index),
-    )
+    return ChooseSettings.of(config.bank, config.rank, seed=(config.seed, task_index))

@@ -18,7 +18,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.infer.speed import measure_messages
 from ecgl_scale.learn.feed import block_rows_for
-from ecgl_scale.rank.speed import measure_sweeps
+from ecgl_scale.rank.sweep_speed import measure_sweeps
 from ecgl_scale.session.learner import device_of
 from ecgl_scale.units import MIB
 

@@ -86,8 +86,7 @@ class EdgePlan:
     def cut_blocks(self, bucket_counts: NDArray[np.int64]) -> list[Block]:
         """Group the rows of whole buckets into blocks of whole ranges, by rows and by edges."""
         unit = max(1, RANGE_ROWS >> self.bucket_bits)
-        max_ranges = min(max(self.num_ranges // MIN_BLOCKS, 1), MAX_BLOCK_RANGES)
-        max_buckets = max(max_ranges * RANGE_ROWS >> self.bucket_bits, unit)
+        max_buckets = max(widest_block(self.num_ranges) * RANGE_ROWS >> self.bucket_bits, unit)
         cuts = [0]
         edges = 0
         for bucket in range(0, self.num_buckets, unit):
@@ -102,3 +101,8 @@ class EdgePlan:
     def buckets_of(self, block: Block) -> slice:
         """The buckets of a block's rows."""
         return slice(block.start >> self.bucket_bits, ((block.stop - 1) >> self.bucket_bits) + 1)
+
+
+def widest_block(num_ranges: int) -> int:
+    """The most ranges that a block of a graph of so many has."""
+    return min(max(num_ranges // MIN_BLOCKS, 1), MAX_BLOCK_RANGES)

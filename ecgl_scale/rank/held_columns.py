@@ -1,4 +1,4 @@
-"""Slices of the feature columns, held in memory for all nodes at once: what diversity gathers from.
+"""Slices of the feature columns that are held in memory for all nodes at once: what diversity gathers from.
 
 A distance is a sum over columns, so a few columns of everybody are enough to work on at a time; how many fit decides
 how often features and edges are read. Loading streams the stored rows and keeps the wanted columns. The first loading
@@ -27,6 +27,8 @@ from ecgl_kernels.diversity import (
 from ecgl_scale.base.buffers import aligned_bytes
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.engine.threads import map_bounded
+from ecgl_scale.rank.feature_files import Features
+from ecgl_scale.rank.sizes import IN_PLACE_DTYPES, FeatureSizes, Need
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.sparse import SparseFeatures
 from ecgl_scale.units import format_bytes
@@ -36,7 +38,6 @@ LINE_BYTES = 64
 """Rows of whole cache lines are gathered fastest: slices are as wide as that, where there is a choice."""
 COPY_ROWS = 1 << 16
 SPARSE_VALUE_BYTES, SPARSE_ROW_BYTES, SPARSE_SCRATCH_BYTES = 8, 8, 10
-DENSE_DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class EdgeRange:
     first_row: int
 
     @property
-    def stop_row(self) -> int:
-        """One past the last node."""
-        return self.first_row + self.indptr.size - 1
+    def num_bytes(self) -> int:
+        """The bytes that its edges and offsets take."""
+        return int(self.indptr.nbytes + (self.indptr[-1] - self.indptr[0]) * self.indices.itemsize)
 
 
 class Columns(Protocol):
@@ -67,15 +68,28 @@ class Columns(Protocol):
         ...
 
     def add(self, edges: EdgeRange, include_self: bool, squared: NDArray[np.float64]) -> None:
-        """Add the squared distances over the held columns to all nodes' ``squared``."""
+        """Add the squared distances over the held columns to ``squared``, a number for each node of the range."""
         ...
 
 
-def columns_of(features: DenseFeatures | SparseFeatures | NDArray[Any]) -> Columns:
-    """The right kind for these features."""
+def columns_of(features: Features) -> Columns:
+    """Choose the kind that these features need."""
     if isinstance(features, SparseFeatures):
         return SparseColumns(features)
     return DenseColumns(features)
+
+
+def columns_need(sizes: FeatureSizes, threads: int) -> Need:
+    """Plan the smallest slice and all columns at once; features that are used where they are cost nothing."""
+    num_rows, num_columns = sizes.num_rows, sizes.num_columns
+    if sizes.num_values is not None:
+        fixed = SPARSE_ROW_BYTES * num_rows + threads * SPARSE_SCRATCH_BYTES * num_columns
+        # No column has more values than there are nodes.
+        fullest = min(num_rows, sizes.num_values)
+        return Need(fixed + SPARSE_VALUE_BYTES * fullest, fixed + SPARSE_VALUE_BYTES * sizes.num_values)
+    whole = 0 if sizes.is_in_place else sizes.itemsize * num_rows * num_columns
+    slice_bytes = UNIT_COLUMNS * sizes.itemsize * num_rows + threads * sizes.chunk_bytes
+    return Need(min(slice_bytes, whole), whole)
 
 
 def _refuse_unless(budget: MemoryBudget, base_bytes: int, smallest: int, what: str) -> None:
@@ -89,7 +103,7 @@ class DenseColumns:
     def __init__(self, features: DenseFeatures | NDArray[Any]) -> None:
         self.num_columns = features.num_features if isinstance(features, DenseFeatures) else features.shape[1]
         self._features = features
-        self._dtype = features.dtype if features.dtype in DENSE_DTYPES else np.dtype(np.float32)
+        self._dtype = features.dtype if features.dtype in IN_PLACE_DTYPES else np.dtype(np.float32)
         self._in_place: NDArray[Any] | None = None
         if isinstance(features, np.ndarray) and features.dtype == self._dtype and features.flags.c_contiguous:
             self._in_place = _as_seen(features)
@@ -98,7 +112,7 @@ class DenseColumns:
         self._held = _as_seen(np.empty((0, 1), self._dtype))
 
     def plan(self, budget: MemoryBudget, base_bytes: int, num_nodes: int, threads: int, first: int) -> list[int]:
-        """Whole cache lines of columns where that fits, else groups of four."""
+        """Take whole cache lines of columns where that fits, else groups of four."""
         if self._in_place is not None:
             return [first, self.num_columns]
         wanted = self.num_columns - first
@@ -146,7 +160,7 @@ class DenseColumns:
         return num_rows * self.num_columns * features.dtype.itemsize
 
     def _read_columns(self, features: DenseFeatures, first: int, held: NDArray[Any], threads: int) -> None:
-        """Every reader takes every so many-th block."""
+        """Let every reader take every so many-th block."""
         blocks, bits = features.blocks(), f"u{self._dtype.itemsize}"
 
         def keep(start: int, rows: NDArray[Any]) -> None:
@@ -167,12 +181,11 @@ class DenseColumns:
 
     def add(self, edges: EdgeRange, include_self: bool, squared: NDArray[np.float64]) -> None:
         """Add the squared distances over the held columns."""
-        target = squared[edges.first_row : edges.stop_row]
-        add_distances(edges.indptr, edges.indices, self._held, edges.first_row, include_self, target)
+        add_distances(edges.indptr, edges.indices, self._held, edges.first_row, include_self, squared)
 
 
 def _as_seen(array: NDArray[Any]) -> NDArray[Any]:
-    """As the kernels take it."""
+    """View an array as the kernels take it."""
     return array if array.dtype == np.float32 else array.view(np.uint16)
 
 
@@ -191,7 +204,7 @@ class SparseColumns:
         self._width = 0
 
     def plan(self, budget: MemoryBudget, base_bytes: int, num_nodes: int, threads: int, first: int) -> list[int]:
-        """As many columns as their values fit."""
+        """Take as many columns as their values fit."""
         base_bytes += num_nodes * SPARSE_ROW_BYTES + threads * SPARSE_SCRATCH_BYTES * self.num_columns
         counts = self._counts[first:]
         smallest = int(counts.max(initial=0)) * SPARSE_VALUE_BYTES
@@ -227,8 +240,7 @@ class SparseColumns:
 
     def add(self, edges: EdgeRange, include_self: bool, squared: NDArray[np.float64]) -> None:
         """Add the squared distances over the held columns."""
-        target = squared[edges.first_row : edges.stop_row]
         add_sparse_distances(
             edges.indptr, edges.indices, self._indptr, self._columns, self._values,
-            edges.first_row, include_self, self._width, target,
+            edges.first_row, include_self, self._width, squared,
         )  # fmt: skip

@@ -13,9 +13,8 @@ from ecgl_scale import GraphStore
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import DoesNotFitError
-from ecgl_scale.rank.rank_plan import plan_rank, require_rank
 from ecgl_scale.rank.request import RankRequest
-from ecgl_scale.rank.store_ranking import rank_store
+from ecgl_scale.rank.store_ranking import plan_rank, rank_store, require_rank
 from tests.resources import at
 
 NUM_NODES, NUM_FEATURES = 20_000, 400

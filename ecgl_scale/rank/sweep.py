@@ -1,0 +1,196 @@
+"""One sweep of PageRank as work on stripes: gather along the edges into a stripe's rows, then update those rows.
+
+A block is a stripe of tiles. It reads the contributions that all nodes made in the last round, adds up those of its own
+rows, and turns the sums into ranks and into contributions for the next round. Sums live in a stripe's worth of
+scratch, which stays in cache. Round 0, or that of a resumption, only makes contributions of the ranks it is given.
+A stripe is swept in one order whoever does it, and its ranges are added up one by one, so no bit depends on threads,
+workers or the order of stripes.
+
+Memory: a thread holds the sums of the widest stripe; a worker of another process reads all contributions of a round
+once and holds them, and its stripe's rows of the other vectors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_kernels.pagerank import DANGLING, finish_range, spread_ranks, sweep_tiles
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.place import Place, open_place
+from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.rounds import Rounds, open_rounds
+from ecgl_scale.engine.work import Json, Work
+from ecgl_scale.rank.tile_stream import TileStream
+from ecgl_scale.store.edges.plan import RANGE_ROWS
+from ecgl_scale.store.graph import GraphStore
+
+Vector = NDArray[np.float64]
+Sums = NDArray[np.floating[Any]]
+"""In the precision of the ranking."""
+
+
+@dataclass(frozen=True)
+class SweptStripe:
+    """What the driver adds up over all stripes."""
+
+    partials: Vector
+    """For each range of the stripe what ``finish_range`` says of it."""
+    read_bytes: int
+
+
+@dataclass(frozen=True)
+class RankVectors:
+    """One number a node, each vector padded to whole ranges and, in files, cut at the stripes."""
+
+    ranks: Rounds
+    contributions: Rounds
+    degrees: Place
+    reset: Place | None
+    """Where restarts go; None for anywhere alike."""
+
+    def describe(self) -> Json:
+        """The places of all of them."""
+        return {
+            "ranks": self.ranks.describe(),
+            "contributions": self.contributions.describe(),
+            "degrees": self.degrees.describe(),
+            "reset": None if self.reset is None else self.reset.describe(),
+        }
+
+    @classmethod
+    def open(cls, description: Json) -> RankVectors:
+        """The vectors that another process has described."""
+        ranks, contributions = (open_rounds(description[name]) for name in ("ranks", "contributions"))
+        reset = None if description["reset"] is None else open_place(description["reset"])
+        return cls(ranks, contributions, open_place(description["degrees"]), reset)
+
+
+class SweepWork(Work[Sums, SweptStripe]):
+    """What a round does to one stripe.
+
+    ``given`` has the number of the ``round``; its ``weights`` (damping, constant, reset share), None where ranks are
+    only spread; and, where the ranks of the round are to be kept in files besides, ``keep``, which describes the place.
+    """
+
+    name: ClassVar[str] = "rank.sweep"
+    record: ClassVar[type[Any]] = SweptStripe
+    has_small_records: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        graph: GraphStore,
+        vectors: RankVectors,
+        precision: str,
+        *,
+        threads: int = 1,
+        order: Sequence[Block] = (),
+    ) -> None:
+        """``order`` is that of the stripes in every round, where all of them are worked on here."""
+        self._graph = graph
+        self._vectors = vectors
+        self._precision = precision
+        self._stream = TileStream(graph.tiles, threads)
+        self._next = {block.index: after for block, after in pairwise(order)}
+        self._lock = threading.Lock()
+        self._round_held = -1
+        self._held: Sums = np.empty(0, precision)
+
+    def describe(self) -> Json:
+        """Say where the store and the vectors are."""
+        return {"store": str(self._graph.path), "precision": self._precision, "vectors": self._vectors.describe()}
+
+    @classmethod
+    def open(cls, description: Json, resources: Resources) -> SweepWork:
+        """Open the work on a worker that has only files."""
+        vectors = RankVectors.open(description["vectors"])
+        return cls(GraphStore.open(description["store"]), vectors, description["precision"], threads=resources.threads)
+
+    def scratch(self) -> Sums:
+        """Sums of the widest stripe, zero whenever nobody uses them."""
+        tiles = self._graph.tiles
+        return np.zeros(max(map(tiles.width, tiles.blocks())) * RANGE_ROWS, self._precision)
+
+    def run(self, block: Block, given: Json, scratch: Sums) -> SweptStripe:
+        """Sweep a stripe and update its rows, or only spread their ranks."""
+        number, vectors = given["round"], self._vectors
+        start, stop = block.start, block.start + self._graph.tiles.width(block) * RANGE_ROWS
+        contributions = vectors.contributions.at(number).room(start, stop)
+        degrees = vectors.degrees.read(start, stop)
+        if given["weights"] is None:
+            ranks = vectors.ranks.at(number).read(start, stop)
+            partials, read_bytes = _spread(block, ranks, degrees, contributions), 0
+        else:
+            ranks = vectors.ranks.at(number - 1).read(start, stop)
+            reset = np.empty(0) if vectors.reset is None else vectors.reset.read(start, stop)
+            sums = scratch[: stop - start]
+            try:
+                read_bytes = self._gather(block, self._all_contributions(number - 1), sums)
+            except BaseException:
+                sums[:] = 0.0  # as the next block expects them
+                raise
+            damping, constant, reset_share = given["weights"]
+            weights = (damping, constant, reset_share)
+            partials = _finish(block, ranks, sums, reset, degrees, contributions, weights)
+            vectors.ranks.at(number).write(start, ranks)
+            if given["keep"] is not None:
+                open_place(given["keep"]).write(start, ranks)
+        vectors.contributions.at(number).write(start, contributions)
+        return SweptStripe(partials, read_bytes)
+
+    def _gather(self, block: Block, contributions: Sums, sums: Sums) -> int:
+        """Add up what comes along the edges into a stripe; returns the bytes read from the disk."""
+        if block.index in self._next:
+            self._stream.expect(self._next[block.index])
+        read_bytes, width = 0, self._graph.tiles.width(block)
+        for piece in self._stream.pieces(block):
+            sweep_tiles(piece.packed, piece.first_edge, piece.offsets, width, contributions, sums)
+            read_bytes += piece.read_bytes
+        return read_bytes
+
+    def _all_contributions(self, number: int) -> Sums:
+        with self._lock:
+            if self._round_held != number:
+                self._held = np.empty(0, self._precision)  # first, or both rounds would be there at once
+                size = self._graph.tiles.num_ranges * RANGE_ROWS
+                self._held, self._round_held = self._vectors.contributions.at(number).read(0, size), number
+            return self._held
+
+    def close(self) -> None:
+        """End the threads that read ahead."""
+        self._stream.close()
+
+
+def _ranges(block: Block) -> list[slice]:
+    """The rows of each range of a stripe, without the padding, which is no node."""
+    return [slice(first, min(first + RANGE_ROWS, block.num_rows)) for first in range(0, block.num_rows, RANGE_ROWS)]
+
+
+def _spread(block: Block, ranks: Vector, degrees: NDArray[np.uint32], contributions: Sums) -> Vector:
+    """Make contributions; dangling mass is added up as ``finish_range`` does, so that resuming changes no bit."""
+    partials = np.zeros((len(_ranges(block)), 4))
+    for partial, rows in zip(partials, _ranges(block), strict=True):
+        partial[DANGLING] = spread_ranks(ranks[rows], degrees[rows], contributions[rows])
+    return partials
+
+
+def _finish(
+    block: Block,
+    ranks: Vector,
+    sums: Sums,
+    reset: Vector,
+    degrees: NDArray[np.uint32],
+    contributions: Sums,
+    weights: tuple[float, float, float],
+) -> Vector:
+    """Turn sums into ranks and contributions, and clear them."""
+    partials = np.zeros((len(_ranges(block)), 4))
+    for partial, rows in zip(partials, _ranges(block), strict=True):
+        finish_range(ranks[rows], sums[rows], reset[rows], degrees[rows], contributions[rows], weights, partial)
+    return partials
