@@ -23,8 +23,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.program import Dense
 from ecgl_scale.infer.settings import Matrix
 from ecgl_scale.store.features.csr import to_dense
-from ecgl_scale.store.features.dense import DenseFeatures
-from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.features.files import AnyFeatures
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
@@ -42,10 +41,10 @@ class FeatureReader:
         if graph.features is None:
             raise UsageError("the store has no features to infer from", where=graph.path)
         self.graph = graph
-        self.features: DenseFeatures | SparseFeatures = graph.features
+        self.features: AnyFeatures = graph.features
         self.num_rows = self.features.num_rows
         self.width = self.features.num_features
-        self.is_sparse = isinstance(self.features, SparseFeatures)
+        self.is_sparse = self.features.is_sparse
         self.scaling = scaling if scaling is not None and scaling.kind != "none" else None
         self.piece_rows = piece_rows(self.width)
         folder = SPARSE_DIRECTORY if self.is_sparse else DENSE_DIRECTORY
@@ -75,8 +74,8 @@ class FeatureReader:
         def read(block: Block) -> None:
             target = out[block.start : block.stop]
             factors = None if scale is None else scale[block.start : block.stop]
-            if isinstance(features, DenseFeatures) and self.reads_in_place and stop - first == self.width:
-                features.read(block, target)
+            if self.reads_in_place and stop - first == self.width:
+                features.read_dense(block, target)
                 for start, end in _pieces(block.num_rows, self.piece_rows):
                     if self.scaling is not None:
                         target[start:end] = self.scaling.apply(target[start:end])
@@ -95,7 +94,7 @@ class FeatureReader:
     def gather(self, ids: NDArray[np.int64], scale: Any) -> Matrix:
         """Rows ``ids``, times their scale. Memory: the result, a gather's and, scaled, a piece's."""
         rows: Matrix
-        if isinstance(self.features, SparseFeatures):
+        if self.features.kind == "sparse":
             found = self.features.rows(ids)
             rows = np.empty((ids.size, self.width), np.float32)
             for start, end in _pieces(ids.size, self.piece_rows):
@@ -113,7 +112,7 @@ class FeatureReader:
         """Rows of a block times a weight, plus its bias, times the scale of each row; ``out`` is the block's rows."""
         weight_t = step.weight_t if step.weight_t is not None else np.eye(self.width, dtype=np.float32)
         width = weight_t.shape[1]
-        if isinstance(self.features, SparseFeatures) and not self._needs_zeros:
+        if self.features.kind == "sparse" and not self._needs_zeros:
             stored = self.features.read(block)
             for start, end in _pieces(block.num_rows, piece_rows(width)):
                 rows = CsrBlock(stored.indptr[start : end + 1], stored.indices, stored.values)
@@ -137,7 +136,7 @@ class FeatureReader:
 
     def _dense_pieces(self, block: Block) -> Any:
         """(first row within the block, float32 rows with all columns), a piece at a time."""
-        if isinstance(self.features, SparseFeatures):
+        if self.features.kind == "sparse":
             stored = self.features.read(block)
             for start, end in _pieces(block.num_rows, self.piece_rows):
                 yield start, self._spread(_cut(stored, start, end))
@@ -165,9 +164,7 @@ def _pieces(num_rows: int, rows_per_piece: int) -> list[tuple[int, int]]:
 
 
 def _cut(rows: CsrBlock, start: int, end: int) -> CsrBlock:
-    offsets = rows.indptr[start : end + 1]
-    values = slice(offsets[0], offsets[-1])
-    return _readonly(CsrBlock(offsets - offsets[0], rows.indices[values], rows.values[values]))
+    return _readonly(rows.cut(start, end))
 
 
 def _readonly(rows: CsrBlock) -> CsrBlock:
