@@ -29,7 +29,7 @@ from ecgl_scale.store.sources.tables import TABLE_SUFFIXES, Table, is_table, ope
 RawDtype = Literal["uint32", "uint64"]
 RAW_SUFFIXES = (".u32", ".u64", ".bin")
 PARTS_JOINED = 8
-"""Parts of tables are joined up to this fraction of a piece: a copy costs more than a small piece, but not a tiny one."""
+"""Parts are joined up to this fraction of a piece: a copy costs more than one small piece, and less than tiny ones."""
 
 
 def open_edge_files(
