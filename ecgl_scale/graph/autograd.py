@@ -89,8 +89,8 @@ class GraphPropagation:
         def propagate(cut: tuple[int, int]) -> None:
             first, stop = cut
             scale = None if scales.row is None else scales.row[first:stop]
-            part = side.part(first, stop)
-            propagate_rows(part.indptr, part.indices, rows, first, True, scales.source, scale, out[first:stop])
+            indptr = side.indptr[first : stop + 1]
+            propagate_rows(indptr, side.indices, rows, first, True, scales.source, scale, out[first:stop])
 
         cuts = side.cuts(RANGES_PER_THREAD * self._threads)
         list(map_bounded(propagate, pairwise(cuts), threads=self._threads))
