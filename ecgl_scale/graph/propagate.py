@@ -217,6 +217,6 @@ def one_hop_features(graph: GraphStore, nodes: Ids, resources: Resources, *, nor
 def _read_columns(graph: GraphStore, first: int, stop: int) -> Dense:
     features = graph.require_features()
     x = np.empty((graph.num_nodes, stop - first), np.float32)
-    for block in split_blocks(graph.num_nodes, max(BLOCK_BYTES // (4 * features.num_features), 1)):
-        x[block.start : block.stop] = features.rows_dense(np.arange(block.start, block.stop))[:, first:stop]
+    for block in features.blocks():
+        features.read_columns(block, first, stop, x[block.start : block.stop])
     return x

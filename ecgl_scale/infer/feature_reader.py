@@ -23,8 +23,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.program import Dense
 from ecgl_scale.infer.settings import Matrix
 from ecgl_scale.store.features.csr import to_dense
-from ecgl_scale.store.features.dense import DenseFeatures
-from ecgl_scale.store.features.sparse import SparseFeatures
+from ecgl_scale.store.features.files import AnyFeatures
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
@@ -42,7 +41,7 @@ class FeatureReader:
         if graph.features is None:
             raise UsageError("the store has no features to infer from", where=graph.path)
         self.graph = graph
-        self.features: DenseFeatures | SparseFeatures = graph.features
+        self.features: AnyFeatures = graph.features
         self.num_rows = self.features.num_rows
         self.width = self.features.num_features
         self.is_sparse = self.features.is_sparse
@@ -75,8 +74,8 @@ class FeatureReader:
         def read(block: Block) -> None:
             target = out[block.start : block.stop]
             factors = None if scale is None else scale[block.start : block.stop]
-            if features.kind == "dense" and self.reads_in_place and stop - first == self.width:
-                features.read(block, target)
+            if self.reads_in_place and stop - first == self.width:
+                features.read_dense(block, target)
                 for start, end in _pieces(block.num_rows, self.piece_rows):
                     if self.scaling is not None:
                         target[start:end] = self.scaling.apply(target[start:end])
@@ -165,9 +164,7 @@ def _pieces(num_rows: int, rows_per_piece: int) -> list[tuple[int, int]]:
 
 
 def _cut(rows: CsrBlock, start: int, end: int) -> CsrBlock:
-    offsets = rows.indptr[start : end + 1]
-    values = slice(offsets[0], offsets[-1])
-    return _readonly(CsrBlock(offsets - offsets[0], rows.indices[values], rows.values[values]))
+    return _readonly(rows.cut(start, end))
 
 
 def _readonly(rows: CsrBlock) -> CsrBlock:

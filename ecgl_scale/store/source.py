@@ -47,9 +47,10 @@ class CsrBlock:
 
     def cut(self, start: int, stop: int) -> CsrBlock:
         """Rows ``start`` up to ``stop``: a copy of their offsets, views of the rest."""
-        offsets = self.indptr[start : stop + 1]
-        part = slice(offsets[0], offsets[-1])
-        return CsrBlock(offsets - offsets[0], self.indices[part], self.values[part])
+        first, last = int(self.indptr[start]), int(self.indptr[stop])
+        offsets = self.indptr[start : stop + 1] - first
+        offsets.setflags(write=self.indptr.flags.writeable)  # or kernels would be compiled for a third mixture
+        return CsrBlock(offsets, self.indices[first:last], self.values[first:last])
 
 
 @dataclass(frozen=True)

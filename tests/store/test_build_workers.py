@@ -190,12 +190,12 @@ def test_checksums_of_two_stretches_join_to_that_of_both(sizes):
     assert join_crc32(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
 
 
-def test_parts_of_tables_larger_than_a_piece_are_read_in_order(tmp_path):
+def test_small_parts_of_tables_are_joined_and_those_larger_than_a_piece_read_in_order(tmp_path):
     source = files(tmp_path)
     assert isinstance(source.edges, JoinedEdges)
     assert source.edges.cut(300) is None
-    pieces = source.edges.cut(900)
-    assert [piece.num_rows for piece in pieces] == [800, 800, 800, 600, 900, 900, 900, 300, 900, 900, 900, 300]
+    assert [piece.num_rows for piece in source.edges.cut(900)] == [*[400] * 7, 200, *[300] * 10, *[900] * 3, 300]
+    assert [piece.num_rows for piece in source.edges.cut(7200)] == [*[800] * 3, 600, *[900] * 3, 300, 3000]
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])

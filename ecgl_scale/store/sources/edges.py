@@ -28,6 +28,8 @@ from ecgl_scale.store.sources.tables import TABLE_SUFFIXES, Table, is_table, ope
 
 RawDtype = Literal["uint32", "uint64"]
 RAW_SUFFIXES = (".u32", ".u64", ".bin")
+PARTS_JOINED = 8
+"""Parts are joined up to this fraction of a piece: a copy costs more than one small piece, and less than tiny ones."""
 
 
 def open_edge_files(
@@ -141,13 +143,16 @@ class TableEdges(EdgeSource):
     dst_column: str
 
     def cut(self, max_edges: int) -> list[Block] | None:
-        """Runs of whole parts; None where a part alone has more edges, as it would be decoded anew for each piece."""
+        """Single parts, or runs of small ones, which are copied together.
+
+        None where a part alone has more edges than a piece: it would be decoded anew for each.
+        """
         parts = self.table.parts
         if parts is None or max(parts, default=0) > max_edges:
             return None
         cuts = [0]
         for stop in accumulate(parts):
-            if len(cuts) > 1 and stop - cuts[-2] <= max_edges:
+            if len(cuts) > 1 and stop - cuts[-2] <= max_edges // PARTS_JOINED:
                 cuts[-1] = stop
             elif stop > cuts[-1]:
                 cuts.append(stop)
