@@ -43,7 +43,7 @@ RESERVE_BYTES = 32 * MIB
 WEIGHT_COPIES = 4
 """Each weight, its gradient, two moments, in float32; a device needs two buffers of the step besides."""
 EARLIER = "earlier"
-"""Of a state: the weights as they were when they were kept."""
+"""The part of a state that has the weights as they were when they were kept."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class Trainer:
     def stream_logits(
         self, rows: RowCache, *, weights: SharedWeights | None = None, columns: Columns | None = None
     ) -> Iterator[NDArray[np.float32]]:
-        """The same block by block; by other ``weights`` of the same widths, or in some columns only."""
+        """MLP outputs block by block; by other ``weights`` of the same widths, or in some columns only."""
         used = self.weights if weights is None else weights
         for _, x in self._feed.blocks(rows, used.widths):
             with torch.no_grad():

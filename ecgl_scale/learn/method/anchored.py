@@ -34,7 +34,7 @@ class Anchored(Method):
         return lambda weights: strength * anchors.penalty(weights)
 
     def state(self) -> Arrays:
-        """The anchors."""
+        """The anchors, as arrays by name."""
         return self._anchors.state()
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:

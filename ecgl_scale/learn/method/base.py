@@ -41,7 +41,7 @@ Ids = NDArray[np.int64]
 QUIRKS = "Follow the public code where it differs from the paper."
 """What the key ``reference`` of a method's section means; the method says what differs."""
 ROW_BYTES = 64
-"""Of a training node while some are chosen: ids, labels, places, scores."""
+"""Bytes of a training node while some are chosen: ids, labels, places, scores."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,19 @@ class TaskSizes:
     """What is known of a task before its graph is there, to plan with."""
 
     num_nodes: int
-    """Of the graph it is trained on."""
+    """Nodes of the graph it is trained on."""
     num_edges: int
     edge_bytes: int
-    """Of those edges in memory, as ``GraphPropagation`` holds them."""
+    """Bytes of those edges in memory, as ``GraphPropagation`` holds them."""
     num_rows: int
     """Training nodes."""
     num_old_rows: int
     """Those of all earlier tasks."""
     num_tasks: int
-    """Of the whole run."""
+    """Tasks of the whole run."""
     widths: tuple[int, ...]
     values_a_row: float | None
-    """Of the stored features; None for dense ones."""
+    """Stored values of an average sparse row; None for dense features."""
     is_propagated: bool
     """The model's input has passed along edges, and is dense."""
     epoch_bytes: int
@@ -79,12 +79,12 @@ class TaskSizes:
 
     @property
     def num_classes(self) -> int:
-        """Of the whole run."""
+        """Classes of the whole run."""
         return self.widths[-1]
 
     @property
     def num_weights(self) -> int:
-        """With biases."""
+        """Weights of all layers, biases included."""
         return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise(self.widths))
 
     @property
@@ -100,7 +100,7 @@ class TaskSizes:
         return plan_rows(num_rows, self.widths[0], memory_bytes=memory_bytes, num_values=num_values).host_bytes
 
     def _num_values(self, num_rows: int) -> int | None:
-        """Of so many sparse rows; None for dense ones."""
+        """Stored values of so many sparse rows; None for dense ones."""
         if self.values_a_row is None or self.is_propagated:
             return None
         return int(np.ceil(self.values_a_row * num_rows))
@@ -111,12 +111,12 @@ class MethodPlan:
     """What a method needs for a task, besides its bank and the plain training."""
 
     state_bytes: int
-    """Of what it keeps from task to task, and of its copies of weights, when all tasks are learned.
+    """Bytes that it keeps from task to task, with its copies of weights, when all tasks are learned.
 
     It is asked before it is known what room it leaves, so it depends neither on ``room_bytes`` nor on the task.
     """
     end: StagePlan
-    """Of ``end_task`` and ``remember``."""
+    """What ``end_task`` and ``remember`` need."""
     work_bytes: int = 0
     """In all for what a task needs before or while it is trained, where that is more than ``training_bytes``."""
 
@@ -169,7 +169,7 @@ class Context(Protocol):
         ...
 
     def bank_rows(self, task: Task, ids: Ids) -> Any:
-        """The same as the bank keeps them: an array, or CSR."""
+        """Feature rows of nodes of a task, as the bank keeps them: an array, or CSR."""
         ...
 
 
@@ -182,7 +182,7 @@ class Method:
     """bound, regularisation or replay."""
     stores: ClassVar[str] = "nothing"
     cost: ClassVar[str] = "one pass over the task's rows"
-    """Of an epoch."""
+    """What an epoch costs."""
     reference: ClassVar[str] = ""
     settings: ClassVar[type[Section] | None] = None
     """Its section of the config; ``config.section(...)`` gives the values."""

@@ -62,7 +62,7 @@ def labelled(bank: MemoryBank) -> Labelled:
 
 
 def scaled(targets: Targets, factor: float) -> Targets:
-    """The same targets, ``factor`` times as heavy."""
+    """Targets that are ``factor`` times as heavy."""
     return replace(targets, coefficients=targets.coefficients * np.float32(factor))
 
 

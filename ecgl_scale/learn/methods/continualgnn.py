@@ -64,7 +64,7 @@ Scores = NDArray[np.float64]
 
 
 class ContinualgnnConfig(Section):
-    """ContinualGNN."""
+    """ContinualGNN: detected nodes, replay and a penalty."""
 
     lambda_: float = Field(default=80.0, ge=0, alias="lambda", description="Weight of the penalty.")
     memory_nodes: int = Field(default=250, ge=1, description="Nodes kept in all, shared by the classes' counts.")

@@ -82,7 +82,7 @@ def _plan_ranking(config: RunConfig, sizes: TaskSizes) -> StagePlan:
 
 
 def _outputs(context: Context, nodes: Ids) -> NDArray[np.float32]:
-    """Of every node of the graph that is ranked, by what the model is given of it."""
+    """Outputs of every node of the graph that is ranked, by what the model is given of it."""
     task, trainer = context.task, context.trainer
     if not context.config.learn.num_hops:
         return trainer.logits(context.graph_rows(task), weights=trainer.kept_weights)

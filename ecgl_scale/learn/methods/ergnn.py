@@ -45,7 +45,7 @@ Scores = NDArray[np.float64]
 
 
 class ErgnnConfig(Section):
-    """Experience replay."""
+    """Experience replay of chosen nodes."""
 
     select: Literal["mf", "cm"] = Field(default="mf", description="By the mean of features, or by coverage.")
     distance: float = Field(default=0.5, gt=0, description="Radius of the coverage, for `select: cm`.")

@@ -8,7 +8,7 @@ from ecgl_scale.learn.method.base import Method
 
 
 class Finetune(Method):
-    """Keeps nothing."""
+    """Learns one task after the other and keeps nothing."""
 
     name: ClassVar[str] = "finetune"
     place: ClassVar[int] = 10

@@ -28,7 +28,7 @@ from ecgl_scale.learn.train import Penalty
 
 
 class MasConfig(Section):
-    """Memory-aware synapses."""
+    """Memory-aware synapses: weights that outputs depend on are held."""
 
     lambda_: float = Field(default=10000.0, ge=0, alias="lambda", description="Weight of the penalty.")
 

@@ -33,7 +33,7 @@ from ecgl_scale.learn.train import AnySegment, Penalty
 from ecgl_scale.units import format_bytes
 
 RELATIVE_STEP = 1e-3
-"""Of the difference, compared with the weights: its error and float32's are then both about a thousandth."""
+"""Size of the difference, compared with the weights: its error and float32's are then both about a thousandth."""
 
 
 class TwpConfig(Section):
