@@ -87,7 +87,7 @@ def rank_store(
     with _only_writer(out), PeakSampler() as sampler:
         clock = StageClock(sampler)
         candidates = _look_at_files(graph, request, features)
-        ranking = Ranking(graph, resources, journal=journal_path, clock=clock)
+        ranking = Ranking(graph, resources.with_work(journal_path / "work"), journal=journal_path, clock=clock)
         if request.by_importance:
             result = ranking.importance(
                 features,

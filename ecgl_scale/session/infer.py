@@ -78,6 +78,7 @@ def infer_store(
     plan = _plan(model, graph, resources)
     _log.info(plan.summary())
     work = target.absolute().with_name(f".{target.name}.work")
+    resources = resources.with_work(work / "engine")
     with storage_errors(out):
         work.mkdir(exist_ok=True)
     result: Any

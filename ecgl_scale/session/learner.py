@@ -39,7 +39,8 @@ class Learner:
     """Weights, optimizer and bank of one run."""
 
     def __init__(self, setup: RunSetup, directory: Path) -> None:
-        config, graph, stream, resources = setup.config, setup.graph, setup.stream, setup.resources
+        config, graph, stream = setup.config, setup.graph, setup.stream
+        resources = setup.resources.with_work(directory / WORK_NAME / "engine")
         self.config = config
         self.stream = stream
         self.directory = directory
