@@ -28,7 +28,8 @@ from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.edges.read import TileStore
 from ecgl_scale.units import MIB
 
-PIECE_BYTES = 8 * MIB
+PIECE_BYTES = 16 * MIB
+"""Read from the disk, pieces of 8 MiB made a sweep at scale 22 a third slower."""
 EDGE_BYTES = 4
 RESIDENT_SHARE = 0.9
 

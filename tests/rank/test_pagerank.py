@@ -390,7 +390,7 @@ def test_the_plan_counts_vectors_by_whole_ranges():
     with_reset = plan_importance(65_537, auto, with_reset=True, threads=1)
     without = plan_importance(65_537, auto, with_reset=False, threads=1)
     assert with_reset - without == 2 * 65_536 * 8
-    assert plan_importance(65_537, auto, with_reset=False, threads=2) - without == 2 * 8 * MIB + 65_536 * 8
+    assert plan_importance(65_537, auto, with_reset=False, threads=2) - without == 2 * 16 * MIB + 65_536 * 8
     single = plan_importance(65_537, PageRankSettings(precision="float32"), with_reset=False, threads=1)
     assert without - single == 2 * 65_536 * 8 + 65_536 * 4
     above = plan_importance((1 << 22) + 65_536, auto, with_reset=False, threads=1)
