@@ -28,6 +28,7 @@ Scratch = TypeVar("Scratch")
 Record = TypeVar("Record")
 
 WORKS: dict[str, str] = {
+    "evaluate.task": "ecgl_scale.session.evaluate:EvaluateWork",
     "graph.propagate": "ecgl_scale.graph.propagate:PropagateWork",
     "infer.prepare": "ecgl_scale.infer.works:PrepareWork",
     "infer.layers": "ecgl_scale.infer.works:LayerWork",
