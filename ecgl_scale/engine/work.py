@@ -34,6 +34,8 @@ WORKS: dict[str, str] = {
     "infer.layers": "ecgl_scale.infer.works:LayerWork",
     "ingest.partition": "ecgl_scale.store.edges.partition:PartitionWork",
     "ingest.block": "ecgl_scale.store.edges.write:BlockWork",
+    "ingest.check": "ecgl_scale.store.edges.segments:SegmentCheck",
+    "ingest.features": "ecgl_scale.store.features.dense_work:FeatureWork",
     "store.verify_bytes": "ecgl_scale.store.verify:ByteCheck",
     "store.verify_rows": "ecgl_scale.store.verify:RowCheck",
     "rank.attribute.accumulate": "ecgl_scale.rank.attribute_units:AccumulateWork",
