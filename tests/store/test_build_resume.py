@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from ecgl_scale.engine.scripted import ScriptedExecutor
 from ecgl_scale.errors import InvalidInputError, StopRequestedError
 from ecgl_scale.store import build
 from ecgl_scale.store.build import build_store
+from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.features import dense_write
 from ecgl_scale.store.sources.edges import open_edge_files
 from ecgl_scale.store.verify import verify_store
@@ -48,16 +50,29 @@ def counts(executor):
     }
 
 
-@pytest.mark.parametrize(("work", "index"), [*((work, 1) for work in WORKS), ("ingest.partition", 7)])
-@pytest.mark.parametrize("stop", [StopRequestedError("stopped"), RuntimeError("the scheduler is gone")], ids=str)
-def test_what_was_finished_is_not_done_again(tmp_path, source, work, index, stop):
-    build_store(source(), tmp_path / "wanted", at(), options=WITH_LOOPS)
+STOPPED, LOST = StopRequestedError("stopped"), RuntimeError("the scheduler is gone")
+
+
+@pytest.mark.parametrize(
+    ("work", "index", "stop", "block_edges"),
+    [
+        ("ingest.partition", 1, LOST, 1_000),
+        ("ingest.partition", 3, STOPPED, 50_000),  # a piece of edges, then four of self loops
+        ("ingest.block", 1, STOPPED, 50_000),
+        ("ingest.features", 1, LOST, 50_000),
+    ],
+)
+def test_what_was_finished_is_not_done_again(tmp_path, source, monkeypatch, work, index, stop, block_edges):
+    shares = replace(SMALL, block_edges=block_edges)
+    monkeypatch.setattr(build.MemoryShares, "of", lambda *_, **__: shares)
+    options = SYMMETRIC if block_edges == 1_000 else WITH_LOOPS
+    build_store(source(), tmp_path / "wanted", at(), options=options)
     first = ScriptedExecutor(tmp_path / "first", failures={(work, index): [stop] * 3})
     with pytest.raises(type(stop)):
-        build_store(source(), tmp_path / "store", at(executor=first), options=WITH_LOOPS)
+        build_store(source(), tmp_path / "store", at(executor=first), options=options)
     assert not (tmp_path / "store").exists()
     second = ScriptedExecutor(tmp_path / "second")
-    build_store(source(), tmp_path / "store", at(executor=second), options=WITH_LOOPS)
+    build_store(source(), tmp_path / "store", at(executor=second), options=options)
     assert bytes_of(tmp_path / "store") == bytes_of(tmp_path / "wanted")
     for name in WORKS:
         begun = {int(path.name) for path in (tmp_path / "first" / name).glob("*")} - {index if name == work else -1}
@@ -103,7 +118,7 @@ def test_another_build_begins_anew_and_removes_what_was_left(tmp_path, source, c
         path = tmp_path / "source" / ("edges.u32" if change == "edges" else "x.npy")
         os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
     executor = None if change == "threads of this process" else ScriptedExecutor(tmp_path / "second")
-    options = WITH_LOOPS if change == "options" else SYMMETRIC
+    options = BuildOptions() if change == "options" else SYMMETRIC
     build_store(source(), tmp_path / "store", at(executor=executor), options=options)
     if executor is not None:
         assert executor.times_run("ingest.partition", 0) == 1
