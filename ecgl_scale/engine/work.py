@@ -42,6 +42,7 @@ WORKS: dict[str, str] = {
     "rank.attribute.evaluate": "ecgl_scale.rank.attribute_units:EvaluateWork",
     "rank.attribute.strip_sums": "ecgl_scale.rank.attribute_strips:StripSumsWork",
     "rank.attribute.strip_values": "ecgl_scale.rank.attribute_strips:StripValuesWork",
+    "rank.degrees": "ecgl_scale.rank.degrees:DegreeWork",
     "rank.diversity": "ecgl_scale.rank.distances:DistanceWork",
     "rank.sweep": "ecgl_scale.rank.sweep:SweepWork",
     "sweep.run": "ecgl_scale.session.sweep.run_work:RunWork",
