@@ -15,7 +15,7 @@ from ecgl_scale.base.signals import uninterrupted
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, StoreError, StoreExistsError, UsageError
 
 REFUSALS = (UsageError, InvalidInputError, StoreError, DoesNotFitError)
-"""The same job would meet these again."""
+"""Errors that a job would meet again, however often it is tried."""
 
 
 class Staging:

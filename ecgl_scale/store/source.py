@@ -65,7 +65,7 @@ class DenseSource:
     blocks: Callable[[int], Iterator[AnyArray]]
     """``blocks(max_rows)`` yields ``[<= max_rows, num_features]`` arrays, in row order."""
     rows: RowSource | None = None
-    """The same rows, any of them by themselves, for other processes; None where they only come in order, or from
+    """Any of the rows by themselves, for other processes; None where they only come in order, or from
     memory."""
 
     def stored_bytes(self, num_rows: int) -> int:

@@ -120,7 +120,7 @@ class GaussianRows(RowSource):
     kind = "gaussian"
     num_features: int
     seed: int
-    """Of the stream that numbers are drawn from."""
+    """The stream that numbers are drawn from."""
 
     def read(self, start: int, stop: int) -> AnyArray:
         """Draw the rows of these numbers."""

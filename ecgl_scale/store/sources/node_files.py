@@ -61,7 +61,7 @@ class NpyRows(RowSource):
             return cursor.take((stop - start) * width).reshape(stop - start, width)
 
     def identity(self) -> Json:
-        """The file."""
+        """The file, its size and its time."""
         return file_identity(self._file.path)
 
     def describe(self, work: Path) -> Json:  # noqa: ARG002
