@@ -215,8 +215,7 @@ class _Runner:
         folder = run.path.parent
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / CONFIG_NAME, _config_of(run, self._out).to_yaml())
-        arguments = ["run", str(folder / CONFIG_NAME), "--out", str(run.path)]
-        arguments += ["--resume"] if (run.path / CONFIG_NAME).exists() else []
+        arguments = ["run", str(folder / CONFIG_NAME), "--out", str(run.path), "--resume"]
         for override in (f"seed={run.seed}", *self._schedule.share.overrides()):
             arguments += ["--set", override]
         log = run.path.with_suffix(".log")
