@@ -64,11 +64,15 @@ def run(
         typer.Option(
             "--out",
             metavar="RUN",
-            help="Directory of the run; needed unless --dry-run. Must not exist, unless with --resume.",
+            help="Directory of the run; needed unless --dry-run. New or empty, unless with --resume.",
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that was stopped or killed; its config must be the same.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with a run that was stopped or killed, with the same config; begin where none was begun.",
+        ),
     ] = False,
     overrides: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan, as `ecgl plan` does.")] = False,

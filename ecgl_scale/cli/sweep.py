@@ -43,6 +43,10 @@ def sweep(
         ),
     ] = None,
     memory: Memory = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="What a sweep does in any case; a script may always pass it."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run every combination of a grid with every seed; stopped, the same command goes on."""
@@ -50,6 +54,7 @@ def sweep(
     from ecgl_scale.engine.resources import Resources
     from ecgl_scale.session.sweep.run_sweep import run_sweep
 
+    del resume
     given = [*(overrides or []), *([] if memory is None else [f"memory={memory}"])]
     loaded = load_sweep(config, grid=grid or (), seeds=seeds, overrides=given)
     at_a_time = loaded.jobs if jobs is None else parse_jobs(jobs, where="--jobs")

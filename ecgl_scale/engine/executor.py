@@ -10,7 +10,7 @@ one for stages with a single round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -28,11 +28,13 @@ Record_co = TypeVar("Record_co", covariant=True)
 class Workers(Protocol[Record_co]):
     """Workers that have opened a work."""
 
-    def run(self, blocks: Iterable[Block], given: Json = None) -> Iterator[tuple[Block, Record_co]]:
+    def run(
+        self, blocks: Iterable[Block], given: Json = None, on_finished: Callable[[Block, Any], None] | None = None
+    ) -> Iterator[tuple[Block, Record_co]]:
         """Run the work on each block, and give the records in their order; the first error ends it.
 
         Blocks are asked for as workers become free. ``given`` is what all blocks of this round are told: the number of
-        a sweep, columns.
+        a sweep, columns. ``on_finished`` hears of every record, also of one whose turn has not come: journals do.
         """
         ...
 
@@ -71,14 +73,9 @@ def run_round(
         return
     finished, blocks = journal.load(), list(blocks)
     left = [block for block in blocks if block.index not in finished]
-    running = workers.run(left, given) if left else iter(())
+    running = workers.run(left, given, journal.add) if left else iter(())
     try:
         for block in blocks:
-            if block.index in finished:
-                yield block, finished[block.index]
-                continue
-            done, record = next(running)
-            journal.add(done, record)
-            yield done, record
+            yield (block, finished[block.index]) if block.index in finished else next(running)
     finally:
         journal.save()

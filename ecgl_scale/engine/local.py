@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import islice
@@ -52,7 +52,16 @@ class LocalWorkers(Generic[Record]):
         self._num_scratches = 0
         self._lock = threading.Lock()
 
-    def run(self, blocks: Iterable[Block], given: Json = None) -> Iterator[tuple[Block, Record]]:
+    def run(
+        self, blocks: Iterable[Block], given: Json = None, on_finished: Callable[[Block, Any], None] | None = None
+    ) -> Iterator[tuple[Block, Record]]:
+        """Records in order; ``on_finished`` hears of each when its turn has come."""
+        for block, record in self._records(blocks, given):
+            if on_finished is not None:
+                on_finished(block, record)
+            yield block, record
+
+    def _records(self, blocks: Iterable[Block], given: Json) -> Iterator[tuple[Block, Record]]:
         """As many blocks as threads are worked on; the first error stops it.
 
         One more is waiting. All are where records are small, so that nobody is idle while the first takes long.

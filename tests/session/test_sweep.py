@@ -155,7 +155,7 @@ def test_runs_that_fail_stop_no_others_and_are_told_at_the_end(config: Path, tmp
     assert ran.stdout.splitlines()[1].split() == [str(FAILS), "-", "-", "0/1", "-", "-"]
     assert "disk is on fire" in (out / f"lambda-{FAILS}" / "seed-0.log").read_text()
     assert sweep(config, out, *arguments).code == 5
-    assert [given["resume"] for given in given_to(out / f"lambda-{FAILS}" / "seed-0")] == [False, True]
+    assert [given["goes_on"] for given in given_to(out / f"lambda-{FAILS}" / "seed-0")] == [False, True]
     assert len(given_to(out / "lambda-1" / "seed-0")) == 1
 
 
@@ -183,7 +183,7 @@ def test_stopped_it_stops_its_runs_and_goes_on_when_called_again(
     assert "same command again" in ran.stderr
     again = sweep(config, out, *arguments)
     assert again.code == 0, again.stderr
-    assert [given["resume"] for given in given_to(waits.parent)] == [False, True]
+    assert [given["goes_on"] for given in given_to(waits.parent)] == [False, True]
 
 
 @pytest.mark.usefixtures("fake")

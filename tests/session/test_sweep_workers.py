@@ -50,7 +50,7 @@ def test_runs_by_workers_that_are_lost_now_and_then_make_the_same_table(
     assert read_json(out / "sweep.json")["combinations"] == read_json(tmp_path / "local/sweep.json")["combinations"]
     assert [script.times_run("sweep.run", index) for index in range(3)] == [3, 2, 2]
     assert len(given_to(out / "lambda-2" / "seed-0")) == 1  # it had its results when its worker was lost
-    assert [given["resume"] for given in given_to(out / f"lambda-{FAILS}" / "seed-0")] == [False, True]
+    assert [given["goes_on"] for given in given_to(out / f"lambda-{FAILS}" / "seed-0")] == [False, True]
     assert sweep(config, out, *arguments).code == local.code
     assert [script.times_run("sweep.run", index) for index in range(3)] == [3, 3, 2]
 
@@ -83,7 +83,7 @@ def test_stopped_it_stops_its_runs_elsewhere_and_goes_on_when_called_again(
     assert [*statuses(out).values()] == ["stopped", "waiting"]
     assert (out / HEARTBEAT_NAME).read_text().endswith("ended")
     assert sweep(config, out, "--grid", f"learn.lambda={WAITS},2").code == 0
-    assert [given["resume"] for given in given_to(waits.parent)] == [False, True]
+    assert [given["goes_on"] for given in given_to(waits.parent)] == [False, True]
 
 
 @pytest.mark.usefixtures("fake")

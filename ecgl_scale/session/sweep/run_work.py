@@ -113,8 +113,7 @@ class RunWork(Work[None, RunEnd]):
 
     def _start(self, path: Path) -> subprocess.Popen[bytes]:
         seed = path.name.removeprefix(SEED_PREFIX)
-        arguments = ["run", str(path.parent / CONFIG_NAME), "--out", str(path)]
-        arguments += ["--resume"] if (path / CONFIG_NAME).exists() else []
+        arguments = ["run", str(path.parent / CONFIG_NAME), "--out", str(path), "--resume"]
         for override in (f"seed={seed}", *self._share.overrides()):
             arguments += ["--set", override]
         with log_of(path).open("ab") as output:
