@@ -4,7 +4,8 @@
         for block, record in workers.run(blocks, given): ...
 
 ``open`` makes the work ready on every worker once; ``run`` may follow many times, as sweeps do. Records come in the
-order of the blocks, whoever was done first. ``run_blocks`` is the two in one for stages with a single round.
+order of the blocks, whoever was done first, unless the work wants them ``in_any_order``. ``run_blocks`` is the two in
+one for stages with a single round.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Workers(Protocol[Record_co]):
     def run(
         self, blocks: Iterable[Block], given: Json = None, on_finished: Callable[[Block, Any], None] | None = None
     ) -> Iterator[tuple[Block, Record_co]]:
-        """Run the work on each block, and give the records in the order of ``blocks``; the first error ends it.
+        """Run the work on each block, and give the records in their order; the first error ends it.
 
         Blocks are asked for as workers become free. ``given`` is what all blocks of this round are told: the number of
         a sweep, columns. ``on_finished`` hears of every record, also of one whose turn has not come: journals do.

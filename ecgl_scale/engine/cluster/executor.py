@@ -93,6 +93,7 @@ class ClusterExecutor:
             threads=min(worker.threads for worker in self.cluster.facts),
             one_at_a_time=work.uses_all_threads,
             has_small_records=work.has_small_records,
+            in_any_order=work.in_any_order,
         )
         work.close()
         try:
@@ -126,6 +127,9 @@ class ClusterWorkers(Generic[Record]):
                     done[block.index] = unpack_record(self._kind, PackedRecord(text, arrays))
                     if on_finished is not None:
                         on_finished(block, done[block.index])
+                    if self._shape.in_any_order:
+                        queue.give(block)
+                        yield block, done.pop(block.index)
                 while (next_block := queue.next_in(done)) is not None:
                     yield next_block, done.pop(next_block.index)
         finally:

@@ -55,6 +55,8 @@ class UnitShape:
     """Whether a block alone keeps a worker's threads busy."""
     has_small_records: bool
     """Whether any number of records may wait for one before them."""
+    in_any_order: bool = False
+    """Whether records are given on as they come."""
 
     @property
     def is_dealt_out(self) -> bool:
@@ -115,6 +117,11 @@ class UnitQueue:
             return None
         self._num_ahead -= 1
         return self._order.popleft()
+
+    def give(self, block: Block) -> None:
+        """A block's record is given on out of its turn."""
+        self._order.remove(block)
+        self._num_ahead -= 1
 
     def _deal(self, num_owners: int) -> None:
         """Give units to their owners, all of them, or as many as may be ahead of the first that is not done."""
