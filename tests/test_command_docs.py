@@ -40,7 +40,7 @@ def test_rows_say_values_default_and_meaning() -> None:
 
 def test_shared_options_are_listed_once() -> None:
     assert PARTS["ecgl ingest npz"].endswith(
-        "And the [edge options](#edge-options) and [build options](#build-options)."
+        "And the [edge options](#edge-options), [build options](#build-options) and [worker options](#worker-options)."
     )
     assert PARTS["ecgl generate sbm"].endswith("And the [build options](#build-options).")
     assert "`--overwrite`" in rows_of("build options")
