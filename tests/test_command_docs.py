@@ -42,7 +42,9 @@ def test_shared_options_are_listed_once() -> None:
     assert PARTS["ecgl ingest npz"].endswith(
         "And the [edge options](#edge-options), [build options](#build-options) and [worker options](#worker-options)."
     )
-    assert PARTS["ecgl generate sbm"].endswith("And the [build options](#build-options).")
+    assert PARTS["ecgl generate sbm"].endswith(
+        "And the [build options](#build-options) and [worker options](#worker-options)."
+    )
     assert "`--overwrite`" in rows_of("build options")
     assert rows_of("edge options").keys().isdisjoint(rows_of("build options"))
     assert "`--symmetrise`" not in rows_of("ecgl ingest edges")
