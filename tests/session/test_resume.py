@@ -258,9 +258,10 @@ def test_a_stopped_run_exits_with_75_and_can_be_resumed(
     _wait_until(lambda: _state(run)["epoch"] >= 3, child)
     _stop(child, number)
     assert child.exitcode == 75
-    assert events_of(run, "RunStopped")[-1]["reason"] == f"stopped by {number.name}"
+    assert events_of(run, "RunStopped")[-1]["reason"] == _state(run)["stopped"] == f"stopped by {number.name}"
     assert not (run / "results.json").exists()
     _finish(config, run, undisturbed)
+    assert _state(run)["stopped"] == ""
 
 
 def test_a_stopped_run_says_how_to_go_on(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,12 +346,12 @@ def test_results_that_are_gone_or_damaged_are_written_again_without_training(
 
 @pytest.fixture(scope="module")
 def interrupted(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stopped while it was learning the last task."""
+    """Killed while it was learning the last task."""
     run = tmp_path_factory.mktemp("interrupted") / "run"
     child = _start(config, run, epoch_seconds=0.03)
     _wait_until(lambda: _state(run)["task"] == 2 and _state(run)["epoch"] >= 2, child)
-    _stop(child, signal.SIGTERM)
-    assert child.exitcode == 75
+    _stop(child, signal.SIGKILL)
+    assert child.exitcode == -signal.SIGKILL
     return run
 
 
