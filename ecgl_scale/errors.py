@@ -27,7 +27,10 @@ class ExitCode(IntEnum):
     DOES_NOT_FIT = 4, "It does not fit in memory or on the disk; nothing was left behind."
     STORAGE = 5, "The disk refused: full, quota, I/O error."
     BUG = 70, "A bug of ours; a trace is printed."
-    STOPPED = 75, "Stopped by SIGTERM or SIGUSR2; run the same command again (`run`: with `--resume`)."
+    STOPPED = (
+        75,
+        "Stopped by SIGTERM or SIGUSR2, or its cluster is gone; run the same command again (`run`: with `--resume`).",
+    )
     INTERRUPTED = 130, "Ctrl-C."
 
 
@@ -106,6 +109,17 @@ class StorageError(EcglError, OSError):
     """The disk refused a read or a write: full, failing, gone."""
 
     exit_code = ExitCode.STORAGE
+
+
+class ClusterLostError(EcglError, ConnectionError):
+    """The scheduler, or every worker, is gone; what is finished is kept and the work can be resumed."""
+
+    exit_code = ExitCode.STOPPED
+
+    def __init__(self, what: str, *, where: object = None, expected: str | None = None, fix: str | None = None) -> None:
+        super().__init__(
+            what, where=where, expected=expected, fix=fix or "start the cluster again, then the same command"
+        )
 
 
 class StopRequestedError(_Explained):

@@ -22,6 +22,7 @@ DOCUMENTED: dict[str, tuple[int, type[BaseException]]] = {
     "LockedError": (3, BlockingIOError),
     "DoesNotFitError": (4, MemoryError),
     "StorageError": (5, OSError),
+    "ClusterLostError": (75, ConnectionError),
     "StopRequestedError": (75, BaseException),
 }
 CLASSES = {

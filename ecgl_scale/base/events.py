@@ -87,6 +87,23 @@ class TaskFinished:
 
 
 @dataclass(frozen=True)
+class WorkerReported:
+    """A worker of a cluster has done some blocks."""
+
+    worker: str
+    work: str
+    """The kind of work, as in ``WORKS``."""
+    num_blocks: int
+    tries: int
+    """How often the blocks were begun, those that failed included."""
+    seconds: float
+    read_bytes: int
+    written_bytes: int
+    peak_bytes: int
+    """Highest RssAnon + RssShmem of the worker meanwhile."""
+
+
+@dataclass(frozen=True)
 class RunStopped:
     """The last event of a run."""
 
@@ -103,6 +120,7 @@ Event = (
     | EpochFinished
     | TaskStarted
     | TaskFinished
+    | WorkerReported
     | RunStopped
 )
 EventSink = Callable[[Event], None]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ecgl_scale.cli.cluster import ClusterOptions
 from ecgl_scale.cli.options import Json, Memory, StorePath, Threads, takes_settings
 from ecgl_scale.cli.output import print_json
 from ecgl_scale.config.choices import Dangling, Norm, Precision, Quota, RankKind
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RankOptions:
+class RankOptions(ClusterOptions):
     """The options that say what is ranked, and how."""
 
     kind: Annotated[RankKind, typer.Option("--kind", help="Which scores.")] = "importance"
@@ -117,14 +118,20 @@ def rank(
     settings: RankOptions,
 ) -> None:
     """Rank the nodes of a store; a killed ranking goes on from its last sweep when run again."""
+    from ecgl_scale.base.output_file import check_output_file
+    from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
     from ecgl_scale.rank.store_ranking import rank_store
+    from ecgl_scale.store.format import MANIFEST_NAME
     from ecgl_scale.store.graph import GraphStore
 
     request = settings.request()
     graph = GraphStore.open(store)
+    check_output_file(out)
     with context.obj.progress() as sink:
-        report = rank_store(graph, out, request, Resources.of(settings.memory, settings.threads, on_event=sink))
+        own = Resources.of(settings.memory, settings.threads, on_event=sink)
+        with with_workers(settings.cluster(), own, shared=out.parent, inputs=[graph.path / MANIFEST_NAME]) as resources:
+            report = rank_store(graph, out, request, resources)
     if settings.as_json:
         print_json({"store": str(store), "out": str(out), **asdict(report)})
     elif not context.obj.quiet:

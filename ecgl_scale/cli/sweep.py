@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,6 +51,7 @@ def sweep(
 ) -> None:
     """Run every combination of a grid with every seed; stopped, the same command goes on."""
     from ecgl_scale.config.sweep import load_sweep, parse_jobs
+    from ecgl_scale.engine.resources import Resources
     from ecgl_scale.session.sweep.run_sweep import run_sweep
 
     del resume
@@ -61,7 +60,8 @@ def sweep(
     at_a_time = loaded.jobs if jobs is None else parse_jobs(jobs, where="--jobs")
     try:
         with context.obj.progress() as sink:
-            record = run_sweep(loaded, out, config=config, command=child_command(), jobs=at_a_time, on_event=sink)
+            resources = Resources.of(on_event=sink)
+            record = run_sweep(loaded, out, config=config, resources=resources, jobs=at_a_time)
     except StopRequestedError as stopped:
         raise StopRequestedError(stopped.what, where=out, fix=AGAIN) from None
     if as_json:
@@ -71,11 +71,6 @@ def sweep(
             print(line)
         print(f"results: {out / 'sweep.json'}, {out / 'sweep.csv'}")
     _fail_for_unfinished(record, out)
-
-
-def child_command() -> list[str]:
-    """The command that starts ``ecgl`` in a fresh process, which ends with this one."""
-    return [sys.executable, "-m", "ecgl_scale.cli.child", str(os.getpid())]
 
 
 def table_lines(record: dict[str, Any]) -> list[str]:

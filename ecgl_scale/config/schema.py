@@ -23,6 +23,7 @@ from ecgl_scale.config.method_sections import describe_methods_key, is_method, m
 from ecgl_scale.config.presets import DEFAULT_PRESET, PRESETS
 from ecgl_scale.config.sections import (
     BankConfig,
+    EngineConfig,
     InferConfig,
     LearnConfig,
     RankConfig,
@@ -38,6 +39,7 @@ from ecgl_scale.units import parse_bytes
 __all__ = [
     "NOT_IN_DIGEST",
     "BankConfig",
+    "EngineConfig",
     "InferConfig",
     "LearnConfig",
     "RankConfig",
@@ -128,6 +130,7 @@ class RunConfig(Section):
     bank: BankConfig = BankConfig()
     rank: RankConfig = RankConfig()
     infer: InferConfig = InferConfig()
+    engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -175,6 +178,7 @@ class RunConfig(Section):
         for key in NOT_IN_DIGEST:
             section, _, name = key.rpartition(".")
             del (mapping[section] if section else mapping)[name]
+        mapping = {name: value for name, value in mapping.items() if value != {}}  # a section that changes no result
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
 
 

@@ -252,3 +252,13 @@ class InferConfig(Section):
     partitions: Literal["auto"] | Size = Field(
         default="auto", description="Parts, at most one a node. `auto`: as few as fit the memory."
     )
+
+
+class EngineConfig(Section):
+    """Who computes. No result depends on it."""
+
+    ranks: Size = Field(
+        default=1,
+        description="Processes that share the training, each with its lanes of blocks; see docs/ranks.md. `memory` and "
+        "`threads` are those of each. Where they are `null`, ranks on one machine share what it has.",
+    )

@@ -4,12 +4,13 @@
         for block, record in workers.run(blocks, given): ...
 
 ``open`` makes the work ready on every worker once; ``run`` may follow many times, as sweeps do. Records come in the
-order of the blocks, whoever was done first. ``run_blocks`` is the two in one for stages with a single round.
+order of the blocks, whoever was done first, unless the work wants them ``in_any_order``. ``run_blocks`` is the two in
+one for stages with a single round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -27,11 +28,13 @@ Record_co = TypeVar("Record_co", covariant=True)
 class Workers(Protocol[Record_co]):
     """Workers that have opened a work."""
 
-    def run(self, blocks: Iterable[Block], given: Json = None) -> Iterator[tuple[Block, Record_co]]:
-        """Run the work on each block, and give the records in the order of ``blocks``; the first error ends it.
+    def run(
+        self, blocks: Iterable[Block], given: Json = None, on_finished: Callable[[Block, Any], None] | None = None
+    ) -> Iterator[tuple[Block, Record_co]]:
+        """Run the work on each block, and give the records in their order; the first error ends it.
 
         Blocks are asked for as workers become free. ``given`` is what all blocks of this round are told: the number of
-        a sweep, columns.
+        a sweep, columns. ``on_finished`` hears of every record, also of one whose turn has not come: journals do.
         """
         ...
 
@@ -60,12 +63,9 @@ def run_blocks(
     finished = {} if journal is None else journal.load()
     left = [block for block in blocks if block.index not in finished]
     with resources.executor.open(work, resources) as workers:
-        running = workers.run(left, given) if left else iter(())
+        running = workers.run(left, given, None if journal is None else journal.add) if left else iter(())
         for block in blocks:
             if block.index in finished:
                 yield block, finished[block.index]
                 continue
-            done, record = next(running)
-            if journal is not None:
-                journal.add(done, record)
-            yield done, record
+            yield next(running)

@@ -8,7 +8,7 @@ tries end. How often each block ran is in a file for each, so that also runs tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,11 +74,16 @@ class ScriptedWorkers(Generic[Record]):
         self._work = work
         self._scratch = work.scratch()
 
-    def run(self, blocks: Iterable[Block], given: Json = None) -> Iterator[tuple[Block, Record]]:
+    def run(
+        self, blocks: Iterable[Block], given: Json = None, on_finished: Callable[[Block, Any], None] | None = None
+    ) -> Iterator[tuple[Block, Record]]:
         """Records in order; a block that fails for a passing reason is tried again, three times in all."""
         given = json.loads(json.dumps(given))
         for block in blocks:
-            yield block, self._try(block, given)
+            record = self._try(block, given)
+            if on_finished is not None:
+                on_finished(block, record)
+            yield block, record
 
     def _try(self, block: Block, given: Json) -> Record:
         while True:

@@ -28,6 +28,7 @@ Scratch = TypeVar("Scratch")
 Record = TypeVar("Record")
 
 WORKS: dict[str, str] = {
+    "evaluate.task": "ecgl_scale.session.evaluate:EvaluateWork",
     "graph.propagate": "ecgl_scale.graph.propagate:PropagateWork",
     "infer.prepare": "ecgl_scale.infer.works:PrepareWork",
     "infer.layers": "ecgl_scale.infer.works:LayerWork",
@@ -41,6 +42,7 @@ WORKS: dict[str, str] = {
     "rank.attribute.strip_values": "ecgl_scale.rank.attribute_strips:StripValuesWork",
     "rank.diversity": "ecgl_scale.rank.distances:DistanceWork",
     "rank.sweep": "ecgl_scale.rank.sweep:SweepWork",
+    "sweep.run": "ecgl_scale.session.sweep.run_work:RunWork",
 }
 """Where each kind of work is, by its name: a worker is told names from this table, never code."""
 
@@ -56,6 +58,8 @@ class Work(ABC, Generic[Scratch, Record]):
     """Whether a block is worked on by all threads, so that blocks follow each other."""
     has_small_records: ClassVar[bool] = False
     """Whether records are a few numbers: then any number of them may wait for a block before them that takes long."""
+    in_any_order: ClassVar[bool] = False
+    """Whether records come as blocks are done, not in the order of blocks: for blocks that take minutes each."""
 
     @abstractmethod
     def describe(self) -> Json:

@@ -200,8 +200,7 @@ def _evaluate(learner: Learner, task: Task, state: RunState) -> RunState:
     done = len(state.macro) == task.index + 1
     macro = state.macro[-1] if done else ()
     micro = state.micro[-1] if done else ()
-    for tested in learner.stream.seen(task)[len(macro) :]:
-        accuracy = learner.evaluate(after=task, on=tested)
+    for accuracy in learner.evaluate(after=task, on=learner.stream.seen(task)[len(macro) :]):
         macro, micro = (*macro, accuracy.macro), (*micro, accuracy.micro)
         state = replace(state, macro=(*state.macro[: task.index], macro), micro=(*state.micro[: task.index], micro))
         state.write(learner.directory)

@@ -1,0 +1,235 @@
+"""The executor of a cluster: units of blocks go to workers by name, records come back, rows stay in shared files.
+
+A worker has one unit at a time and no more waits for it, so a unit that kills its worker takes nobody else's along, a
+stop waits for one unit at most, and there is nothing to steal: who is done takes from our own queue. What is lost with
+a worker runs again elsewhere; what fails for a passing reason is tried three times, each time by another worker.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from ecgl_scale.base.events import Note, WorkerReported
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.cluster.failure import unpack_error
+from ecgl_scale.engine.cluster.handshake import WorkerFacts
+from ecgl_scale.engine.cluster.unit_runner import Job
+from ecgl_scale.engine.cluster.units import Unit, UnitQueue, UnitShape
+from ecgl_scale.engine.record import PackedRecord, unpack_record
+from ecgl_scale.engine.retry import MAX_TRIES
+from ecgl_scale.engine.work import Json, Work
+from ecgl_scale.errors import ClusterLostError
+
+if TYPE_CHECKING:
+    from ecgl_scale.engine.resources import Resources
+
+Record = TypeVar("Record")
+
+WORKERS_SECONDS = 60.0
+"""So long is waited for another worker when all are lost."""
+LOOK_SECONDS = 1.0
+"""So often is looked who is there."""
+LEAVE_SECONDS = 30.0
+"""So long is waited at a stop for units that are being worked on; batch systems kill after about as long."""
+
+
+class Cluster(Protocol):
+    """Workers in other processes, and messages to them."""
+
+    @property
+    def facts(self) -> tuple[WorkerFacts, ...]:
+        """The workers that were there when the command began."""
+        ...
+
+    def names(self) -> Mapping[str, str]:
+        """Addresses of the workers that are there now, and their names."""
+        ...
+
+    def send(self, key: str, address: str, unit: tuple[str, str, str], on_done: Callable[[str], None]) -> None:
+        """Let a worker run a unit (job, blocks, given), or another where that one is lost; says its key when done."""
+        ...
+
+    def fetch(self, key: str) -> dict[str, Any]:
+        """What the worker answered, once; raises where the unit was lost with all who tried, or the cluster is gone."""
+        ...
+
+    def cancel(self, key: str) -> None:
+        """Nobody waits for this unit any more."""
+        ...
+
+    def close_job(self, name: str) -> None:
+        """Let all workers close the work of a job."""
+        ...
+
+    def check(self) -> None:
+        """Raise ``ClusterLostError`` where nobody will ever answer."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClusterExecutor:
+    """Runs blocks on the workers of a cluster."""
+
+    cluster: Cluster
+
+    shares_memory = False
+
+    @contextmanager
+    def open(self, work: Work[Any, Record], resources: Resources) -> Iterator[ClusterWorkers[Record]]:
+        """Workers that open the work when they get their first unit of it."""
+        directory = None if resources.work is None else str(resources.work)
+        job = Job(
+            f"{work.name}-{uuid.uuid4().hex}", work.name, work.describe(), directory, resources.budget.total_bytes
+        )
+        shape = UnitShape(
+            num_workers=len(self.cluster.facts),
+            threads=min(worker.threads for worker in self.cluster.facts),
+            one_at_a_time=work.uses_all_threads,
+            has_small_records=work.has_small_records,
+            in_any_order=work.in_any_order,
+        )
+        work.close()
+        try:
+            yield ClusterWorkers(self.cluster, job, shape, work.record, resources)
+        finally:
+            self.cluster.close_job(job.name)
+
+
+class ClusterWorkers(Generic[Record]):
+    """Workers that know one work."""
+
+    def __init__(self, cluster: Cluster, job: Job, shape: UnitShape, kind: type[Any], resources: Resources) -> None:
+        self._cluster = cluster
+        self._job = job
+        self._shape = shape
+        self._kind = kind
+        self._resources = resources
+        self._num_rounds = 0
+
+    def run(
+        self, blocks: Iterable[Block], given: Json = None, on_finished: Callable[[Block, Record], None] | None = None
+    ) -> Iterator[tuple[Block, Record]]:
+        """Records in the order of the blocks; ``on_finished`` hears of each as soon as it is there."""
+        self._num_rounds += 1
+        queue = UnitQueue(blocks, self._shape)
+        under_way = _Round(self._cluster, self._job, self._num_rounds, json.dumps(given), queue, self._resources)
+        done: dict[int, Record] = {}
+        try:
+            for unit, answer in under_way.answers():
+                for block, text, arrays in zip(unit.blocks, answer["texts"], answer["arrays"], strict=True):
+                    done[block.index] = unpack_record(self._kind, PackedRecord(text, arrays))
+                    if on_finished is not None:
+                        on_finished(block, done[block.index])
+                    if self._shape.in_any_order:
+                        queue.give(block)
+                        yield block, done.pop(block.index)
+                while (next_block := queue.next_in(done)) is not None:
+                    yield next_block, done.pop(next_block.index)
+        finally:
+            under_way.leave()
+
+
+class _Round:
+    """One round under way: who works on which unit, and what is still to do."""
+
+    def __init__(
+        self, cluster: Cluster, job: Job, number: int, given: str, queue: UnitQueue, resources: Resources
+    ) -> None:
+        self._cluster = cluster
+        self._job = job
+        self._job_text = job.as_text()
+        self._number = number
+        self._given = given
+        self._queue = queue
+        self._resources = resources
+        self._names: dict[str, str] = {}
+        self._looked_at = float("-inf")
+        self._arrived: SimpleQueue[str] = SimpleQueue()
+        self._running: dict[str, tuple[Unit, str]] = {}
+        self._tries: dict[int, int] = {}
+
+    def answers(self) -> Iterator[tuple[Unit, dict[str, Any]]]:
+        """Units as they are done, with what their worker says of them."""
+        while True:
+            self._look_for_workers()
+            self._hand_out()
+            if not self._running:
+                return
+            key = self._next_done()
+            unit, address = self._running.pop(key)
+            answer = self._cluster.fetch(key)
+            if "error" in answer:
+                self._try_again(unit, address, json.loads(answer["error"]))
+            else:
+                self._report(unit, address, json.loads(answer["took"]))
+                yield unit, answer
+
+    def _look_for_workers(self) -> None:
+        """Find out who is there, now and then, as workers come and go; waits where there is none."""
+        if time.monotonic() - self._looked_at < LOOK_SECONDS:
+            return
+        deadline = time.monotonic() + WORKERS_SECONDS
+        while not (names := self._cluster.names()):
+            if time.monotonic() > deadline:
+                raise ClusterLostError("all workers are gone", where=self._job.work)
+            time.sleep(0.2)
+        self._names, self._looked_at = dict(sorted(names.items())), time.monotonic()
+
+    def _hand_out(self) -> None:
+        """Give a unit to each worker that has none."""
+        busy = {address for _, address in self._running.values()}
+        for owner, address in enumerate(self._names):
+            if address in busy:
+                continue
+            unit = self._queue.take(owner, len(self._names))
+            if unit is None:
+                return
+            tries = self._tries[unit.index] = self._tries.get(unit.index, 0) + 1
+            key = f"{self._job.name}-{self._number}-{unit.index}-{tries}"
+            self._running[key] = (unit, address)
+            self._cluster.send(key, address, (self._job_text, unit.as_text(), self._given), self._arrived.put)
+
+    def _next_done(self) -> str:
+        while True:
+            try:
+                return self._arrived.get(timeout=LOOK_SECONDS)
+            except Empty:
+                self._cluster.check()
+
+    def _try_again(self, unit: Unit, address: str, error: dict[str, Any]) -> None:
+        """Let another worker try, where that may help; else the job ends with the worker's own error."""
+        found = unpack_error(error, work=self._job.work, blocks=unit.name, worker=self._names.get(address, address))
+        tries = self._tries[unit.index]
+        if tries >= MAX_TRIES or not error["is_passing"]:
+            raise found
+        self._resources.on_event(Note(f"try {tries} of {MAX_TRIES} failed: {found}", is_warning=True))
+        addresses = list(self._names)
+        owner = addresses.index(address) if address in addresses else 0
+        self._queue.put_back(unit, (owner + 1) % len(addresses))
+
+    def _report(self, unit: Unit, address: str, took: dict[str, Any]) -> None:
+        worker = self._names.get(address, address)
+        self._resources.on_event(
+            WorkerReported(worker, self._job.work, len(unit.blocks), self._tries[unit.index], **took)
+        )
+
+    def leave(self) -> None:
+        """Wait for units that are being worked on, as nothing of ours may be written when the caller goes on."""
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while self._running and time.monotonic() < deadline:
+            try:
+                key = self._arrived.get(timeout=LOOK_SECONDS)
+            except Empty:
+                self._cluster.check()
+                continue
+            self._running.pop(key)
+            self._cluster.cancel(key)
+        for key in self._running:
+            self._cluster.cancel(key)
