@@ -148,6 +148,9 @@ def test_memory_is_the_peak_and_a_third_and_the_budget_of_the_job_is_enough(conf
     assert find_needs(loaded, "dask", cores=2, seconds=600).node_gib == 2 * needs.process_gib + 1
     given = find_needs(loaded.model_copy(update={"threads": 3, "memory": "3GiB"}), "dask", cores=None, seconds=600)
     assert (given.cores, given.process_gib) == (3, 4)
+    ranks = loaded.model_copy(update={"engine": loaded.engine.model_copy(update={"ranks": 4})})
+    assert find_needs(ranks, "local", cores=2, seconds=600).node_gib == 4 * needs.process_gib
+    assert find_needs(ranks, "ranks", cores=2, seconds=600).node_gib == needs.process_gib
 
 
 def test_time_is_twice_the_estimate_in_quarters_of_an_hour(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

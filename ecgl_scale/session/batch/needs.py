@@ -68,12 +68,18 @@ def find_needs(config: RunConfig, engine: Engine, *, cores: int | None, seconds:
     return JobNeeds(
         peak_bytes=needed_bytes,
         process_gib=process_gib,
-        node_gib=2 * process_gib + SCHEDULER_BYTES // GIB if engine == "dask" else process_gib,
+        node_gib=_node_gib(process_gib, engine, 1 if engine == "ranks" else config.engine.ranks),
         cores=cores,
         seconds=_job_seconds(estimated) if seconds is None else seconds,
         estimated_seconds=estimated,
         has_gpu=config.learn.device not in ("auto", "cpu"),
     )
+
+
+def _node_gib(process_gib: int, engine: Engine, num_ranks: int) -> int:
+    if engine == "dask":
+        return (num_ranks + 1) * process_gib + SCHEDULER_BYTES // GIB
+    return num_ranks * process_gib
 
 
 def _job_seconds(estimated: float | None) -> int:
