@@ -31,6 +31,11 @@ NUM_TASKS = 3
 PATIENCE_SECONDS = 60.0
 
 
+def learned_tasks(run: Path) -> set[int]:
+    """The tasks of which at least an epoch was learned."""
+    return {event["task"] for event in events_of(run, "EpochFinished")} if (run / "events.jsonl").exists() else set()
+
+
 class FakeSlurm:
     """Runs submitted jobs one after the other, each again while it is requeued, and warns their steps."""
 
@@ -113,10 +118,7 @@ def test_a_job_goes_through_requeues_and_another_job_to_the_results_of_an_undist
 
     def is_time_up() -> bool:
         """In the task of the attempt's number: the fourth learns the last of them to its end."""
-        learned = (
-            [event["task"] for event in events_of(run, "EpochFinished")] if (run / "events.jsonl").exists() else []
-        )
-        return len(attempts) < NUM_TASKS and len(attempts) in learned
+        return len(attempts) < NUM_TASKS and len(attempts) in learned_tasks(run)
 
     for attempt in fake.attempts(is_time_up):
         attempts.append(attempt)
@@ -133,3 +135,23 @@ def test_a_job_goes_through_requeues_and_another_job_to_the_results_of_an_undist
     undisturbed = tmp_path / "undisturbed"
     assert run_cli("--quiet", "run", config, "--out", undisturbed, "--set", "threads=1").code == 0
     assert without_clocks(read_json(run / "results.json")) == without_clocks(read_json(undisturbed / "results.json"))
+
+
+def test_without_a_batch_system_kill_stops_the_run_of_a_script_and_the_same_script_goes_on(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    written = run_cli("slurm", config, "--system", "shell", "--out", "a run", "--time", "01:00:00")
+    (tmp_path / "job.sh").write_text(written.stdout)
+    with (tmp_path / "log").open("ab") as log:
+        started = subprocess.Popen(["bash", "job.sh"], stdout=log, stderr=log)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not learned_tasks(tmp_path / "a run") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        started.terminate()
+        assert started.wait(PATIENCE_SECONDS) == 75, (tmp_path / "log").read_text()
+        assert "start this script again" in (tmp_path / "log").read_text()
+        assert not (tmp_path / "a run" / "results.json").exists()
+        again = subprocess.run(["bash", "job.sh"], stdout=log, stderr=log, timeout=PATIENCE_SECONDS, check=False)
+    assert again.returncode == 0, (tmp_path / "log").read_text()
+    assert (tmp_path / "a run" / "results.json").exists()

@@ -220,6 +220,7 @@ def test_killed_at_each_of_its_first_steps_on_disk_a_run_begins_or_goes_on_by_th
     while not any("state.json" in names for names in left):
         assert len(left) < MAX_EARLY_KILLS, "the kills never came past the first state"
         run = tmp_path / f"{len(left)}" / "early" / "run"
+        run.parent.mkdir(parents=True)
         child = start_child(_die_early, (len(left) + 1,), *_arguments(config, run))
         child.join(60)
         assert child.exitcode == -signal.SIGKILL

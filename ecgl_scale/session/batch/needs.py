@@ -2,7 +2,7 @@
 
 process   the plan's peak + a third, in whole GiB: without --memory a run's budget is 80 % of its limit, which is
           then the peak and a fifteenth
-node      a process; where Dask runs it, two (the run itself, and a worker beside it) and the scheduler
+node      a process, or all ranks that a config keeps on one; with Dask also a worker and the scheduler
 time      as given, or twice the plan's estimate in whole quarters of an hour: a job whose time is up goes on later
 """
 
