@@ -40,7 +40,7 @@ def plan(
     from ecgl_scale.session.setup import RunSetup
     from ecgl_scale.session.time.estimate import with_times
 
-    loaded = load_run(config, overrides, memory)
+    loaded = _load(config, overrides, memory)
     setup = RunSetup.open(loaded, log_warnings)
     found, refused = plan_run(setup), None
     try:
@@ -94,7 +94,7 @@ def run(
         raise typer.BadParameter("a run needs a directory", param_hint="--out")
     from ecgl_scale.session.run import run as run_config
 
-    loaded = load_run(config, overrides, memory)
+    loaded = _load(config, overrides, memory)
     with context.obj.progress() as sink:
         results = run_config(loaded, out, resume=resume, memray=memray, on_event=sink)
     if as_json:
@@ -147,8 +147,7 @@ def infer(
         print(f"{out}: {format_count(report['num_nodes'])} nodes, {seconds}, peak memory {peak}")
 
 
-def load_run(config: Path, overrides: list[str] | None, memory: str | None) -> RunConfig:
-    """The config of a run, with what the command line says besides."""
+def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunConfig:
     from ecgl_scale.config.schema import load_config
 
     return load_config(config, [*(overrides or []), *([] if memory is None else [f"memory={memory}"])])

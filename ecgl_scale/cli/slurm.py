@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ecgl_scale.cli.options import Memory
-from ecgl_scale.cli.run import ConfigPath, Overrides, load_run
+from ecgl_scale.cli.run import ConfigPath, Overrides
 
 
 class JobEngine(StrEnum):
@@ -63,6 +63,7 @@ def slurm(
 ) -> None:
     """Print the script of a batch job that asks for what the plan needs, and goes on when its time is up."""
     from ecgl_scale.base.output_file import refuse_inside_store
+    from ecgl_scale.config.schema import load_config
     from ecgl_scale.session.batch.needs import find_needs
     from ecgl_scale.session.batch.script import JobRequest, parse_time, write_script
 
@@ -80,5 +81,6 @@ def slurm(
     )
     request.check()
     refuse_inside_store(request.out.absolute())
-    needs = find_needs(load_run(config, overrides, memory), request.engine, cores=cores, seconds=seconds)
+    loaded = load_config(config, [*(overrides or []), *([] if memory is None else [f"memory={memory}"])])
+    needs = find_needs(loaded, request.engine, cores=cores, seconds=seconds)
     print(write_script(request, needs, is_timed=seconds is not None), end="")
