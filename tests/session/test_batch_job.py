@@ -12,13 +12,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+import typer
 import yaml
 
+from ecgl_scale.cli.main import app
 from ecgl_scale.session.state import RunState
 from ecgl_scale.units import MIB, parse_bytes
 from tests.cli_runner import run_cli
@@ -46,20 +48,29 @@ class FakeSlurm:
         path = os.pathsep.join([str(FAKES), str(Path(sys.executable).parent), os.environ["PATH"]])
         monkeypatch.setenv("PATH", path)
 
-    def submit(self, script: Path) -> None:
-        subprocess.run(["sbatch", script], check=True, capture_output=True, timeout=10)
+    def submit(self, *arguments: object) -> None:
+        """What a user does: write the script, and give it to sbatch."""
+        written = run_cli("slurm", *arguments, "--time", "00:10:00", "--cores", "1")
+        assert written.code == 0, written.stderr
+        (self.folder / "script").write_text(written.stdout)
+        subprocess.run(["sbatch", self.folder / "script"], check=True, capture_output=True, timeout=10)
 
-    def attempts(self, stop_when: Any) -> Iterator[tuple[int, int, int]]:
-        """Job, number of its attempt and exit code of every attempt; ``stop_when`` says when its time is nearly up."""
-        job, attempt = 1, 0
+    def said(self) -> str:
+        """All that jobs have said."""
+        return "".join(path.read_text() for path in sorted(self.folder.glob("log-*")))
+
+    def attempts(self, is_time_up: Callable[[int], bool]) -> Iterator[tuple[int, int, int]]:
+        """Job, restarts and exit code of every attempt, whose number says to ``is_time_up`` which it is."""
+        job, attempt, number = 1, 0, 0
         while (self.folder / f"job-{job}").exists():
-            code = self._run(job, attempt, stop_when)
+            code = self._run(job, attempt, partial(is_time_up, number))
             yield job, attempt, code
+            number += 1
             requeued = self.folder / f"requeued-{job}"
             job, attempt = (job, attempt + 1) if requeued.exists() else (job + 1, 0)
             requeued.unlink(missing_ok=True)
 
-    def _run(self, job: int, attempt: int, stop_when: Any) -> int:
+    def _run(self, job: int, attempt: int, is_time_up: Callable[[], bool]) -> int:
         script = self.folder / f"job-{job}"
         steps = self.folder / "steps"
         steps.unlink(missing_ok=True)
@@ -67,7 +78,7 @@ class FakeSlurm:
         with (self.folder / f"log-{job}").open("ab") as log:
             started = subprocess.Popen(["bash", script], env=environment, stdout=log, stderr=log)
             deadline = time.monotonic() + PATIENCE_SECONDS
-            while started.poll() is None and not stop_when() and time.monotonic() < deadline:
+            while started.poll() is None and not is_time_up() and time.monotonic() < deadline:
                 time.sleep(0.01)
             for process in steps.read_text().split() if steps.exists() and started.poll() is None else ():
                 os.kill(int(process), signal.SIGUSR2)
@@ -85,73 +96,102 @@ def environment_of(script: Path, job: int, attempt: int) -> dict[str, str]:
     return {
         "SLURM_JOB_ID": str(job),
         "SLURM_RESTART_COUNT": str(attempt),
-        "SLURM_MEM_PER_NODE": str(parse_bytes(asked["mem"]) // MIB),
+        # all nodes are this machine
+        "SLURM_MEM_PER_NODE": str(int(asked["nodes"]) * parse_bytes(asked["mem"]) // MIB),
         "SLURM_JOB_PARTITION": "long",
     }
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph, a config, and its run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("batch")
+    size = ("--nodes", 1200, "--classes", 2 * NUM_TASKS, "--features", 16)
+    assert run_cli("--quiet", "generate", "sbm", folder / "graph.ecgl", *size).code == 0
+    config = {
+        "store": str(folder / "graph.ecgl"),
+        "tasks": {"classes_per_task": 2},
+        "learn": {"hidden": [64], "epochs": 200, "device": "cpu"},
+        "bank": {"budget": 20},
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    undisturbed = ("run", folder / "run.yaml", "--out", folder / "undisturbed", "--set", "threads=1")
+    assert run_cli("--quiet", *undisturbed).code == 0
+    return folder
+
+
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fake(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     monkeypatch.chdir(tmp_path)
-    made = run_cli(
-        *("--quiet", "generate", "sbm", "graph.ecgl", "--nodes", 1200, "--classes", 2 * NUM_TASKS, "--features", 16)
-    )
-    assert made.code == 0, made.stderr
-    path = tmp_path / "run.yaml"
-    learn = {"hidden": [64], "epochs": 200, "device": "cpu"}
-    tasks = {"classes_per_task": 2}
-    path.write_text(yaml.safe_dump({"store": "graph.ecgl", "tasks": tasks, "learn": learn, "bank": {"budget": 20}}))
-    return path
+    return FakeSlurm(tmp_path / "slurm", monkeypatch)
+
+
+def check_results(run: Path, undisturbed: Path) -> None:
+    found, wanted = (without_clocks(read_json(path / "results.json")) for path in (run, undisturbed))
+    assert found == wanted
 
 
 def test_a_job_goes_through_requeues_and_another_job_to_the_results_of_an_undisturbed_run(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, fake: FakeSlurm
 ) -> None:
-    fake, run = FakeSlurm(tmp_path / "slurm", monkeypatch), tmp_path / "runs" / "run"
-    written = run_cli("slurm", config, "--time", "00:10:00", "--cores", "1")
-    assert written.code == 0, written.stderr
-    (tmp_path / "job.sbatch").write_text(written.stdout)
-    fake.submit(tmp_path / "job.sbatch")
+    fake.submit(folder / "run.yaml")
+    run = Path("runs/run")
     places, attempts = [], []
     lost, forbidden = fake.folder / "loses-codes", fake.folder / "no-requeue"
     lost.touch()
 
-    def is_time_up() -> bool:
+    def is_time_up(number: int) -> bool:
         """In the task of the attempt's number: the fourth learns the last of them to its end."""
-        return len(attempts) < NUM_TASKS and len(attempts) in learned_tasks(run)
+        return number < NUM_TASKS and number in learned_tasks(run)
 
     for attempt in fake.attempts(is_time_up):
         attempts.append(attempt)
         state = RunState.read(run)
-        assert state is not None, (fake.folder / "log-1").read_text()
+        assert state is not None, fake.said()
         places.append((state.task, state.stopped))
         lost.unlink(missing_ok=True)
         if len(attempts) == NUM_TASKS - 1:
             forbidden.touch()
-    assert attempts == [(1, 0, 1), (1, 1, 75), (1, 2, 75), (2, 0, 0)], (fake.folder / "log-1").read_text()
+    assert attempts == [(1, 0, 1), (1, 1, 75), (1, 2, 75), (2, 0, 0)], fake.said()
     assert places == [*((task, "stopped by SIGUSR2") for task in range(NUM_TASKS)), (NUM_TASKS, "")]
     assert "--dependency=afterany:1 --partition=long" in (fake.folder / "asked-2").read_text()
+    check_results(run, folder / "undisturbed")
 
-    undisturbed = tmp_path / "undisturbed"
-    assert run_cli("--quiet", "run", config, "--out", undisturbed, "--set", "threads=1").code == 0
-    assert without_clocks(read_json(run / "results.json")) == without_clocks(read_json(undisturbed / "results.json"))
+
+RUN_OPTIONS = {name for option in typer.main.get_command(app).commands["run"].params for name in option.opts}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("engine", "option"), [("ranks", "--ranks"), ("dask", "--scheduler")])
+def test_a_job_on_two_nodes_is_requeued_and_ends_with_the_results_of_one_process(
+    folder: Path, fake: FakeSlurm, engine: str, option: str
+) -> None:
+    if option not in RUN_OPTIONS:
+        pytest.skip(f"ecgl run has no {option} yet")
+    fake.submit(folder / "run.yaml", "--nodes", 2, "--engine", engine)
+    run = Path("runs/run")
+    attempts = [*fake.attempts(lambda number: number == 0 and 0 in learned_tasks(run))]
+    assert attempts == [(1, 0, 75), (1, 1, 0)], fake.said()
+    check_results(run, folder / "undisturbed")
+    assert not [*Path("runs").glob("run.cluster/*.json")]
 
 
 def test_without_a_batch_system_kill_stops_the_run_of_a_script_and_the_same_script_goes_on(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    written = run_cli("slurm", config, "--system", "shell", "--out", "a run", "--time", "01:00:00")
-    (tmp_path / "job.sh").write_text(written.stdout)
-    with (tmp_path / "log").open("ab") as log:
+    run, log_path = Path("a run"), Path("log")
+    written = run_cli("slurm", folder / "run.yaml", "--system", "shell", "--out", run, "--time", "01:00:00")
+    Path("job.sh").write_text(written.stdout)
+    with log_path.open("ab") as log:
         started = subprocess.Popen(["bash", "job.sh"], stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not learned_tasks(tmp_path / "a run") and time.monotonic() < deadline:
+        while not learned_tasks(run) and time.monotonic() < deadline:
             time.sleep(0.01)
         started.terminate()
-        assert started.wait(PATIENCE_SECONDS) == 75, (tmp_path / "log").read_text()
-        assert "start this script again" in (tmp_path / "log").read_text()
-        assert not (tmp_path / "a run" / "results.json").exists()
+        assert started.wait(PATIENCE_SECONDS) == 75, log_path.read_text()
+        assert "start this script again" in log_path.read_text()
+        assert not (run / "results.json").exists()
         again = subprocess.run(["bash", "job.sh"], stdout=log, stderr=log, timeout=PATIENCE_SECONDS, check=False)
-    assert again.returncode == 0, (tmp_path / "log").read_text()
-    assert (tmp_path / "a run" / "results.json").exists()
+    assert again.returncode == 0, log_path.read_text()
+    check_results(run, folder / "undisturbed")
