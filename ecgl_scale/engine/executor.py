@@ -9,8 +9,8 @@ order of the blocks, whoever was done first. ``run_blocks`` is the two in one fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ecgl_scale.engine.block import Block
@@ -61,8 +61,12 @@ def run_blocks(
     """Run a work on all blocks; records in block order, those a journal has without running anything."""
     finished = {} if journal is None else journal.load()
     left = [block for block in blocks if block.index not in finished]
-    with resources.executor.open(work, resources) as workers:
+    with resources.executor.open(work, resources) as workers, ExitStack() as stack:
+        if journal is not None:
+            stack.enter_context(journal.kept_at_failure())
         running = workers.run(left, given, None if journal is None else journal.add) if left else iter(())
+        if isinstance(running, Generator):
+            stack.enter_context(closing(running))  # first of all, as what was under way is finished there
         for block in blocks:
             if block.index in finished:
                 yield block, finished[block.index]

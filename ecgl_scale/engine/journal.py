@@ -13,8 +13,9 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -213,6 +214,7 @@ class RecordJournal(Generic[Record]):
         self._journal = Journal(directory, identity)
         self._kind = kind
         self._texts: dict[int, str] = {}
+        self._is_saved = True
 
     def load(self) -> dict[int, Record]:
         """Records by the index of their block."""
@@ -231,12 +233,25 @@ class RecordJournal(Generic[Record]):
         if packed.arrays:
             raise TypeError(f"a record of block {block.index} holds arrays: {sorted(packed.arrays)}")
         self._texts[block.index] = packed.text
+        self._is_saved = False
         if self._journal.is_due:
             self.save()
+
+    @contextmanager
+    def kept_at_failure(self) -> Iterator[None]:
+        """Where what happens inside fails or is stopped, write what is noted since the last time."""
+        try:
+            yield
+        except BaseException:
+            if not self._is_saved:
+                with suppress(EcglError):  # a full disk, say, is what failed
+                    self.save()
+            raise
 
     def save(self) -> None:
         """Write all that is noted so far."""
         self._journal.save({"records": self._texts})
+        self._is_saved = True
 
     def clear(self) -> None:
         """The stage is done: forget its records."""

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -55,12 +56,13 @@ PROCESS_CONFIG = {
 
 def run_unit(job: str, blocks: str, given: str) -> dict[str, Any]:
     """Run a unit on a Dask worker, whose open work stays with it from unit to unit."""
-    return _runner_of(get_worker()).run(job, blocks, given)
+    worker = get_worker()
+    return {**_runner_of(worker).run(job, blocks, given), "worker": str(worker.name)}
 
 
-def close_job_on_worker(name: str, dask_worker: Any) -> None:
-    """Let go of a job's work on a Dask worker."""
-    _runner_of(dask_worker).close(name)
+async def close_job_on_worker(name: str, dask_worker: Any) -> None:
+    """Let go of a job's work on a Dask worker; a unit under way is waited for, while the worker goes on to answer."""
+    await asyncio.to_thread(_runner_of(dask_worker).close, name)
 
 
 def describe_worker(files: dict[str, int], dask_worker: Any) -> dict[str, Any]:
@@ -94,10 +96,10 @@ class DaskCluster:
         return [WorkerFacts(**{**facts, "unseen": tuple(facts["unseen"])}) for _, facts in sorted(found.items())]
 
     def names(self) -> Mapping[str, str]:
-        """Addresses and names of those that are there."""
+        """Addresses and names of those that are there and take units: one that was asked to leave does not."""
         with _lost_cluster():
             workers = self.client.scheduler_info(n_workers=-1)["workers"]
-        return {address: str(worker["name"]) for address, worker in workers.items()}
+        return {address: str(at["name"]) for address, at in workers.items() if at["status"] == "running"}
 
     def send(self, key: str, address: str, unit: tuple[str, str, str], on_done: Callable[[str], None]) -> None:
         """Submit a unit."""
@@ -119,11 +121,12 @@ class DaskCluster:
             with _lost_cluster():
                 answer: dict[str, Any] = future.result()
         except KilledWorker as error:
-            raise EcglError(
-                f"every worker that ran this unit was lost, {error.allowed_failures + 1} in all",
-                where=f"{key.rsplit('-', 4)[0]}, unit {key.rsplit('-', 2)[1]}, last on {error.last_worker.address}",
+            lost = EcglError(
+                f"every worker that ran this was lost, {error.allowed_failures + 1} in all",
+                where=f"last {error.last_worker.address}",
                 fix="look at the workers' logs and memory; what is finished is kept for the same command",
-            ) from error
+            )
+            return {"error": pack_error_text(lost)}
         except ClusterLostError:
             raise
         except Exception as error:  # Dask could not run it at all: a broken installation on that worker, say
@@ -154,7 +157,7 @@ def _lost_cluster() -> Iterator[None]:
     """Tell a cluster that is gone from every other error."""
     try:
         yield
-    except (asyncio.CancelledError, TimeoutError, CommClosedError, ConnectionError) as error:
+    except (CancelledError, asyncio.CancelledError, TimeoutError, CommClosedError, ConnectionError) as error:
         raise ClusterLostError("the scheduler of the cluster is gone") from error
 
 
