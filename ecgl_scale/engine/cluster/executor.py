@@ -2,7 +2,7 @@
 
 A worker has one unit at a time and no more waits for it, so a unit that kills its worker takes nobody else's along, a
 stop waits for one unit at most, and there is nothing to steal: who is done takes from our own queue. What is lost with
-a worker runs again elsewhere; what fails for a passing reason is tried three times, each time by another worker.
+its worker, or fails for a passing reason, is tried three times in all, each time by another worker where there is one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ecgl_scale.engine.cluster.units import Unit, UnitQueue, UnitShape
 from ecgl_scale.engine.record import PackedRecord, unpack_record
 from ecgl_scale.engine.retry import MAX_TRIES
 from ecgl_scale.engine.work import Json, Work
-from ecgl_scale.errors import ClusterLostError
+from ecgl_scale.errors import ClusterLostError, EcglError
 
 if TYPE_CHECKING:
     from ecgl_scale.engine.resources import Resources
@@ -55,11 +55,11 @@ class Cluster(Protocol):
         ...
 
     def send(self, key: str, address: str, unit: tuple[str, str, str], on_done: Callable[[str], None]) -> None:
-        """Let a worker run a unit (job, blocks, given), or another where that one is lost; says its key when done."""
+        """Let this worker run a unit (job, blocks, given); says its key when it is done."""
         ...
 
-    def fetch(self, key: str) -> dict[str, Any]:
-        """What the worker answered, once; an error too where all who tried were lost; raises if the cluster is gone."""
+    def fetch(self, key: str) -> dict[str, Any] | None:
+        """What the worker answered, once; None where it was lost with its answer; raises where the cluster is gone."""
         ...
 
     def cancel(self, key: str) -> None:
@@ -185,18 +185,31 @@ class _Round:
     def answers(self) -> Iterator[tuple[Unit, dict[str, Any]]]:
         """Units as they are done, with what their worker says of them."""
         while True:
-            self._names = self._roster.names(self._job.work)
+            self._look_around()
             self._hand_out()
             if not self._running:
                 return
             key = self._next_done()
+            if key not in self._running:  # it is time to look, or the unit was taken back meanwhile
+                continue
             unit, address = self._running.pop(key)
             answer = self._cluster.fetch(key)
-            if "error" in answer:
-                self._try_again(unit, address, answer)
+            if answer is None:
+                self._try_again(unit, address, self._loss(unit, address))
+            elif "error" in answer:
+                self._try_again(unit, address, self._failure(unit, answer))
             else:
                 self._report(unit, answer)
                 yield unit, answer
+
+    def _look_around(self) -> None:
+        """Find out who is there, and take back what was lost with those who are not."""
+        self._names = self._roster.names(self._job.work)
+        for key, (unit, address) in list(self._running.items()):
+            if address not in self._names:
+                del self._running[key]
+                self._cluster.cancel(key)
+                self._try_again(unit, address, self._loss(unit, address))
 
     def _hand_out(self) -> None:
         """Give a unit to each worker that has none."""
@@ -221,24 +234,36 @@ class _Round:
                 return unit
         return None
 
-    def _next_done(self) -> str:
-        while True:
-            try:
-                return self._arrived.get(timeout=LOOK_SECONDS)
-            except Empty:
-                self._cluster.check()
+    def _next_done(self) -> str | None:
+        """The next unit that is done; None when it is time to look who is there."""
+        try:
+            return self._arrived.get(timeout=LOOK_SECONDS)
+        except Empty:
+            self._cluster.check()
+            return None
 
-    def _try_again(self, unit: Unit, address: str, answer: dict[str, Any]) -> None:
+    def _try_again(self, unit: Unit, address: str, found: tuple[EcglError, bool]) -> None:
         """Let another worker try, where that may help; else the job ends with the worker's own error."""
-        error = json.loads(answer["error"])
-        worker = answer.get("worker", self._names.get(address, address))
-        found = unpack_error(error, work=self._job.work, blocks=unit.name, worker=worker)
+        error, is_passing = found
         tries = self._tries[unit.index]
-        if tries >= MAX_TRIES or not error["is_passing"]:
-            raise found
-        self._resources.on_event(Note(f"try {tries} of {MAX_TRIES} failed: {found}", is_warning=True))
+        if tries >= MAX_TRIES or not is_passing:
+            raise error
+        self._resources.on_event(Note(f"try {tries} of {MAX_TRIES} failed: {error}", is_warning=True))
         self._failed_at.setdefault(unit.index, set()).add(address)
         self._to_try_again.append(unit)
+
+    def _failure(self, unit: Unit, answer: dict[str, Any]) -> tuple[EcglError, bool]:
+        packed = json.loads(answer["error"])
+        error = unpack_error(packed, work=self._job.work, blocks=unit.name, worker=answer["worker"])
+        return error, packed["is_passing"]
+
+    def _loss(self, unit: Unit, address: str) -> tuple[EcglError, bool]:
+        error = EcglError(
+            f"a worker was lost, try {self._tries[unit.index]} of {MAX_TRIES}",
+            where=f"{self._job.work}, {unit.name}, on worker {address}",
+            fix="look at the workers' logs and memory; what is finished is kept for the same command",
+        )
+        return error, True
 
     def _report(self, unit: Unit, answer: dict[str, Any]) -> None:
         self._resources.on_event(
@@ -259,14 +284,14 @@ class _Round:
         deadline = time.monotonic() + LEAVE_SECONDS
         try:
             while self._running and time.monotonic() < deadline:
-                try:
-                    key = self._arrived.get(timeout=LOOK_SECONDS)
-                except Empty:
-                    self._cluster.check()
+                key = self._next_done()
+                if key not in self._running:
+                    there = self._cluster.names()
+                    self._running = {key: at for key, at in self._running.items() if at[1] in there}
                     continue
                 unit, _ = self._running.pop(key)
                 answer = self._cluster.fetch(key)
-                if "error" not in answer:
+                if answer is not None and "error" not in answer:
                     self._report(unit, answer)
                     yield unit, answer
         except ClusterLostError:

@@ -82,6 +82,8 @@ class FakeCluster:
     is_gone: bool = False
     never_done: set[int] = field(default_factory=set)
     """Blocks whose units nobody ever answers."""
+    kills: dict[int, int] = field(default_factory=dict)
+    """By block: how many workers that begin it are lost."""
     on_check: Callable[[], None] = lambda: None
     sent: list[tuple[str, list[int]]] = field(default_factory=list)
     """Address and blocks, as they were sent."""
@@ -107,9 +109,14 @@ class FakeCluster:
         self.sent.append((address, indices))
         if self.never_done.intersection(indices):
             return
+        for index in indices:
+            if self.kills.get(index, 0) > 0:
+                self.kills[index] -= 1
+                self.lose(address)
+                return
         self._answers[key] = {**self._runners[address].run(*unit), "worker": f"worker {address}"}
         self._held.append((key, on_done))
-        if len(self._held) == len(self.addresses):
+        if len(self._held) >= len(self.addresses):
             self.deliver()
 
     def deliver(self) -> None:
@@ -118,9 +125,15 @@ class FakeCluster:
             key, on_done = self._held.pop()
             on_done(key)
 
-    def fetch(self, key: str) -> dict[str, Any]:
+    def fetch(self, key: str) -> dict[str, Any] | None:
         self.check()
         return self._answers.pop(key)
+
+    def lose(self, address: str) -> None:
+        """A worker is lost; another one comes in its place."""
+        self.addresses.remove(address)
+        self.addresses.append(f"{address}'")
+        self._runners[f"{address}'"] = UnitRunner()
 
     def cancel(self, key: str) -> None:
         self.cancelled.append(key)

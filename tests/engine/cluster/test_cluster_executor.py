@@ -110,6 +110,25 @@ def test_three_tries_end_with_one_error_that_names_block_and_worker(tmp_path: Pa
     assert len([1 for _, indices in cluster.sent if 5 in indices]) == 3
 
 
+def test_what_is_lost_with_a_worker_is_done_by_another(tmp_path: Path) -> None:
+    cluster, events = FakeCluster(kills={5: 2}), list[Event]()
+    assert [block for block, _ in run(cluster, tmp_path, events)] == BLOCKS
+    who = [address for address, indices in cluster.sent if 5 in indices]
+    assert len(who) == len(set(who)) == 3
+    assert all(sum(index in indices for _, indices in cluster.sent) == 1 for index in range(16) if index not in (5, 13))
+    warnings = [event.text for event in events if isinstance(event, Note) and event.is_warning]
+    assert [text.splitlines()[0] for text in warnings] == [
+        f"try {number} of 3 failed: a worker was lost, try {number} of 3" for number in (1, 2)
+    ]
+
+
+def test_a_unit_that_kills_three_workers_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EcglError, match="a worker was lost, try 3 of 3") as caught:
+        run(FakeCluster(kills={5: 9}), tmp_path)
+    assert caught.value.exit_code == 70
+    assert str(caught.value.where).startswith(f"{NAME}, blocks 5, 13, on worker w")
+
+
 @pytest.mark.parametrize("error", [UsageError("no"), OSError(errno.ENOSPC, "full"), MemoryError()])
 def test_a_refusal_is_not_tried_again(error: Exception, tmp_path: Path) -> None:
     fail(5, error)
