@@ -4,13 +4,14 @@
         for block, record in workers.run(blocks, given): ...
 
 ``open`` makes the work ready on every worker once; ``run`` may follow many times, as sweeps do. Records come in the
-order of the blocks, whoever was done first. ``run_blocks`` is the two in one for stages with a single round.
+order of the blocks, whoever was done first, unless the work wants them ``in_any_order``. ``run_blocks`` is the two in
+one for stages with a single round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ecgl_scale.engine.block import Block
@@ -30,7 +31,7 @@ class Workers(Protocol[Record_co]):
     def run(
         self, blocks: Iterable[Block], given: Json = None, on_finished: Callable[[Block, Any], None] | None = None
     ) -> Iterator[tuple[Block, Record_co]]:
-        """Run the work on each block, and give the records in the order of ``blocks``; the first error ends it.
+        """Run the work on each block, and give the records in their order; the first error ends it.
 
         Blocks are asked for as workers become free. ``given`` is what all blocks of this round are told: the number of
         a sweep, columns. ``on_finished`` hears of every record, also of one whose turn has not come: journals do.
@@ -59,16 +60,24 @@ def run_blocks(
     given: Json = None,
 ) -> Iterator[tuple[Block, Record]]:
     """Run a work on all blocks; records in block order, those a journal has without running anything."""
-    finished = {} if journal is None else journal.load()
+    with resources.executor.open(work, resources) as workers:
+        yield from run_round(workers, blocks, journal, given)
+
+
+def run_round(
+    workers: Workers[Record], blocks: Iterable[Block], journal: RecordJournal[Record] | None = None, given: Json = None
+) -> Iterator[tuple[Block, Record]]:
+    """A round of a work that is open; what was finished in it is in the journal, however the round ends."""
+    if journal is None:
+        yield from workers.run(blocks, given)
+        return
+    finished, blocks = journal.load(), list(blocks)
     left = [block for block in blocks if block.index not in finished]
-    with resources.executor.open(work, resources) as workers, ExitStack() as stack:
-        if journal is not None:
-            stack.enter_context(journal.kept_at_failure())
-        running = workers.run(left, given, None if journal is None else journal.add) if left else iter(())
-        if isinstance(running, Generator):
-            stack.enter_context(closing(running))  # first of all, as what was under way is finished there
+    running = workers.run(left, given, journal.add) if left else iter(())
+    try:
         for block in blocks:
-            if block.index in finished:
-                yield block, finished[block.index]
-                continue
-            yield next(running)
+            yield (block, finished[block.index]) if block.index in finished else next(running)
+    finally:
+        if isinstance(running, Generator):
+            running.close()  # what is under way is finished there
+        journal.save()

@@ -13,9 +13,8 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -30,6 +29,8 @@ from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import EcglError
 
 EVERY_SECONDS = 1.0
+MOST_OF_THE_TIME = 20.0
+"""So many times as long as a note of records took is spent before the next."""
 NOTE_NAME = "journal.json"
 Record = TypeVar("Record")
 
@@ -67,7 +68,7 @@ class Journal:
     def __init__(self, directory: Path, identity: Json, *, every_seconds: float | None = None) -> None:
         self.directory = directory
         self._identity = json.loads(json.dumps(identity))
-        self._every_seconds = EVERY_SECONDS if every_seconds is None else every_seconds
+        self.every_seconds = EVERY_SECONDS if every_seconds is None else every_seconds
         self._saved_at = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
@@ -88,7 +89,7 @@ class Journal:
     @property
     def is_due(self) -> bool:
         """Whether enough time has passed since the last note."""
-        return time.monotonic() - self._saved_at >= self._every_seconds
+        return time.monotonic() - self._saved_at >= self.every_seconds
 
     def postpone(self) -> None:
         """Begin the time until the next note is due anew."""
@@ -237,21 +238,19 @@ class RecordJournal(Generic[Record]):
         if self._journal.is_due:
             self.save()
 
-    @contextmanager
-    def kept_at_failure(self) -> Iterator[None]:
-        """Where what happens inside fails or is stopped, write what is noted since the last time."""
-        try:
-            yield
-        except BaseException:
-            if not self._is_saved:
-                with suppress(EcglError):  # a full disk, say, is what failed
-                    self.save()
-            raise
+    def forget(self, index: int) -> None:
+        """A block is to be done again: what it left is not as its record says."""
+        del self._texts[index]
+        self._is_saved = False
 
     def save(self) -> None:
-        """Write all that is noted so far."""
+        """Write all that is noted so far; the more there is, the less often, so that it takes little of the time."""
+        if self._is_saved:
+            return
+        started = time.monotonic()
         self._journal.save({"records": self._texts})
         self._is_saved = True
+        self._journal.every_seconds = max(EVERY_SECONDS, MOST_OF_THE_TIME * (time.monotonic() - started))
 
     def clear(self) -> None:
         """The stage is done: forget its records."""

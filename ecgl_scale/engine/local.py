@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import islice
 from queue import LifoQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -72,6 +73,9 @@ class LocalWorkers(Generic[Record]):
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._work.name)
+        if self._work.in_any_order:
+            yield from self._run_in_any_order(self._pool, blocks, given)
+            return
         pending: deque[tuple[Block, Future[Record]]] = deque()
         most_pending = num_blocks if num_blocks and self._work.has_small_records else self._threads
         try:
@@ -84,12 +88,24 @@ class LocalWorkers(Generic[Record]):
                 done, future = pending.popleft()
                 yield done, future.result()
         finally:
-            # Nobody may be at work any more when the caller goes on, or lets go of what the work uses.
-            for _, future in pending:
-                future.cancel()
-            for _, future in pending:
-                if not future.cancelled():
-                    future.exception()
+            _await_all([future for _, future in pending])
+
+    def _run_in_any_order(
+        self, pool: ThreadPoolExecutor, blocks: Iterable[Block], given: Json
+    ) -> Iterator[tuple[Block, Record]]:
+        """A block is asked for when a thread is free; records come as they are ready."""
+        running: dict[Future[Record], Block] = {}
+        upcoming = iter(blocks)
+        try:
+            while True:
+                for block in islice(upcoming, self._threads - len(running)):
+                    running[pool.submit(self._run_one, block, given)] = block
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
+        finally:
+            _await_all([*running])
 
     def _run_one(self, block: Block, given: Json) -> Record:
         scratch = self._take_scratch()
@@ -109,3 +125,12 @@ class LocalWorkers(Generic[Record]):
         """Wait for the threads and end them."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _await_all(futures: Sequence[Future[Any]]) -> None:
+    """Nobody may be at work any more when the caller goes on, or lets go of what the work uses."""
+    for future in futures:
+        future.cancel()
+    for future in futures:
+        if not future.cancelled():
+            future.exception()

@@ -66,3 +66,7 @@ class Resources:
     def with_work(self, work: Path) -> Resources:
         """These resources with another directory to work in."""
         return replace(self, work=work)
+
+    def alone(self) -> Resources:
+        """These resources for work that a block does by itself, with threads of this process."""
+        return replace(self, executor=LocalExecutor())

@@ -28,19 +28,24 @@ Scratch = TypeVar("Scratch")
 Record = TypeVar("Record")
 
 WORKS: dict[str, str] = {
+    "evaluate.task": "ecgl_scale.session.evaluate:EvaluateWork",
     "graph.propagate": "ecgl_scale.graph.propagate:PropagateWork",
     "infer.prepare": "ecgl_scale.infer.works:PrepareWork",
     "infer.layers": "ecgl_scale.infer.works:LayerWork",
     "ingest.partition": "ecgl_scale.store.edges.partition:PartitionWork",
     "ingest.block": "ecgl_scale.store.edges.write:BlockWork",
+    "ingest.check": "ecgl_scale.store.edges.segments:SegmentCheck",
+    "ingest.features": "ecgl_scale.store.features.dense_work:FeatureWork",
     "store.verify_bytes": "ecgl_scale.store.verify:ByteCheck",
     "store.verify_rows": "ecgl_scale.store.verify:RowCheck",
     "rank.attribute.accumulate": "ecgl_scale.rank.attribute_units:AccumulateWork",
     "rank.attribute.evaluate": "ecgl_scale.rank.attribute_units:EvaluateWork",
     "rank.attribute.strip_sums": "ecgl_scale.rank.attribute_strips:StripSumsWork",
     "rank.attribute.strip_values": "ecgl_scale.rank.attribute_strips:StripValuesWork",
+    "rank.degrees": "ecgl_scale.rank.degrees:DegreeWork",
     "rank.diversity": "ecgl_scale.rank.distances:DistanceWork",
     "rank.sweep": "ecgl_scale.rank.sweep:SweepWork",
+    "sweep.run": "ecgl_scale.session.sweep.run_work:RunWork",
 }
 """Where each kind of work is, by its name: a worker is told names from this table, never code."""
 
@@ -56,6 +61,8 @@ class Work(ABC, Generic[Scratch, Record]):
     """Whether a block is worked on by all threads, so that blocks follow each other."""
     has_small_records: ClassVar[bool] = False
     """Whether records are a few numbers: then any number of them may wait for a block before them that takes long."""
+    in_any_order: ClassVar[bool] = False
+    """Whether records come as blocks are done, not in the order of blocks: for blocks that take minutes each."""
 
     @abstractmethod
     def describe(self) -> Json:

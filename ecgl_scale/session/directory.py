@@ -43,7 +43,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path, config: RunConfig, *, resume: bool) -> RunDirectory:
-        """Make a new directory, or take over one that the same config began; nothing of another run is touched."""
+        """Make a new directory, or with ``resume`` take over one that the same config began; all others are refused."""
         path = path.absolute()
         refuse_inside_store(path)
         check = partial(refuse_other_run, path, config) if resume else partial(_refuse_any_run, path)
@@ -53,7 +53,7 @@ class RunDirectory:
             directory = cls(path, take_lock(path / LOCK_NAME, target=path))
             try:
                 check()  # again, as another process may have come and gone before the lock was ours
-                if not resume:
+                if not (path / CONFIG_NAME).exists():
                     write_atomically(path / CONFIG_NAME, config.to_yaml())
             except BaseException:
                 directory.close()
@@ -88,20 +88,29 @@ def read_results(run: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.keys() >= RESULTS_KEYS else None
 
 
-def _refuse_any_run(path: Path) -> None:
-    """Refuse a directory that holds more than a run leaves that was killed before it began."""
+def _is_unused(path: Path) -> bool:
+    """Whether nothing is there, or no more than a run leaves that was killed before its config was written."""
     own = {LOCK_NAME, f".{CONFIG_NAME}.partial"}
-    if path.exists() and (not path.is_dir() or any(entry.name not in own for entry in path.iterdir())):
+    return not path.exists() or (path.is_dir() and all(entry.name in own for entry in path.iterdir()))
+
+
+def _refuse_any_run(path: Path) -> None:
+    """Refuse a directory that holds something."""
+    if not _is_unused(path):
         raise StoreExistsError(
             "the run directory already exists", where=path, fix="choose another --out, or pass --resume"
         )
 
 
 def refuse_other_run(path: Path, config: RunConfig) -> None:
-    """Refuse a directory in which no run, or that of another config, was begun."""
+    """Refuse a directory that holds the run of another config, or something else; where nothing is, a run may begin."""
+    if _is_unused(path):
+        return
     state = RunState.read(path) if path.is_dir() else None
     if state is None and not (path / CONFIG_NAME).exists():
-        raise UsageError("there is nothing to resume", where=path, fix="run without --resume")
+        raise StoreExistsError(
+            "this is not the directory of a run", where=path, expected="config.yaml in it", fix="choose another --out"
+        )
     if state is None and (path / WEIGHTS_DIRECTORY).exists():  # it is made after the first state
         raise InvalidInputError(
             "the state of the run is gone", where=path / STATE_NAME, fix="start the run anew in another directory"

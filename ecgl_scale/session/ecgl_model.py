@@ -155,7 +155,7 @@ class ECGL:
             self._reopen(self._saved, graph, tasks)
         learner = self._fitted()  # which has extracted the task graphs
         last = learner.stream[self._next - 1]
-        found = [learner.evaluate(after=last, on=task).macro for task in tasks]
+        found = [accuracy.macro for accuracy in learner.evaluate(after=last, on=tasks)]
         if [task.index for task in tasks] == list(range(self._next)):
             self.matrix_.set_row(last.index, found)
         return found

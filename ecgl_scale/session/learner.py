@@ -5,7 +5,7 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.context import RunContext
 from ecgl_scale.session.directory import WORK_NAME
+from ecgl_scale.session.evaluate import Question, evaluate_elsewhere
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.saved_model import save_model
-from ecgl_scale.session.setup import RunSetup, scaling_of
+from ecgl_scale.session.setup import RunSetup, infer_settings, scaling_of
 from ecgl_scale.tasks.graphs import TaskGraphs
-from ecgl_scale.tasks.metrics import Accuracy, accuracy
+from ecgl_scale.tasks.metrics import Accuracy
 from ecgl_scale.tasks.stream import Task
 
 BANK_NAME = "bank.arrow"
@@ -201,13 +202,21 @@ class Learner:
 
     # --- testing
 
-    def evaluate(self, *, after: Task, on: Task) -> Accuracy:
-        """Accuracy on the scored nodes of a task, with the weights as they are after another."""
+    def evaluate(self, *, after: Task, on: Sequence[Task]) -> Iterator[Accuracy]:
+        """Accuracy on the scored nodes of each of these tasks, with the weights as they are after another."""
+        asked = (self._question(after, task) for task in on)
+        if self._resources.executor.shares_memory or self.config.learn.num_hops:
+            for task, question in zip(on, asked, strict=True):
+                yield question.score(self.predictor.logits(self.weights, after=after, on=task, ids=question.ids))
+            return
+        graphs = [self.predictor.test_graph(after, task)[0] for task in on]
+        settings = infer_settings(self.config)
+        yield from evaluate_elsewhere(self.weights, graphs, asked, settings, self.graphs.directory, self._resources)
+
+    def _question(self, after: Task, on: Task) -> Question:
         ids = on.test_ids if self.config.tasks.score == "test" else on.valid_ids
         allowed = on.positions if self.config.setting == "task-il" else self.stream.seen_positions(after)
-        logits = self.predictor.logits(self.weights, after=after, on=on, ids=ids)
-        predicted = allowed[logits[:, allowed].argmax(axis=1)]
-        return accuracy(predicted, self.stream.labels_of(ids), positions=on.positions)
+        return Question(ids, self.stream.labels_of(ids), on.positions, allowed)
 
     def save_model(self) -> None:
         """What ``ecgl infer`` needs: the weights, the class of each output, the scaling."""

@@ -114,7 +114,7 @@ class Predictor:
                 nodes = self._graphs.node_ids(after, scope="seen")
                 return self._mlp(weights, self._features_of_all_seen(after), positions_of(nodes, ids))
             return self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
-        graph, nodes = self._test_graph(after, on)
+        graph, nodes = self.test_graph(after, on)
         directory = self._work / "infer"
         directory.mkdir(parents=True, exist_ok=True)
         result = infer_logits(
@@ -130,7 +130,8 @@ class Predictor:
         shutil.rmtree(directory, ignore_errors=True)
         return logits
 
-    def _test_graph(self, after: Task, on: Task) -> tuple[GraphStore, NDArray[np.int64]]:
+    def test_graph(self, after: Task, on: Task) -> tuple[GraphStore, NDArray[np.int64]]:
+        """The graph that a task is tested on, after another was learned, and the ids of its nodes."""
         if self._config.tasks.eval_scope == "seen":
             return self._graphs.seen(after), self._graphs.node_ids(after, scope="seen")
         return self.training_graph(on)

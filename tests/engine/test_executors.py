@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -134,6 +134,38 @@ def test_no_more_blocks_than_threads_run_at_once_and_one_waits() -> None:
     work = SquareWork(make_place(resources(), "squares", CUTS, "int64"), hook)
     list(run_blocks(work, BLOCKS, resources(3), given=GIVEN))
     assert 1 <= most <= 3
+
+
+def test_records_in_any_order_come_when_they_are_ready_and_blocks_are_asked_for_when_a_thread_is_free() -> None:
+    class AnyOrder(SquareWork):
+        in_any_order: ClassVar[bool] = True
+
+    asked: list[int] = []
+    is_last_asked = threading.Event()
+
+    def ask() -> Iterator[Block]:
+        for block in BLOCKS:
+            asked.append(block.index)
+            if block is BLOCKS[-1]:
+                is_last_asked.set()
+            yield block
+
+    work = AnyOrder(
+        make_place(resources(), "squares", CUTS, "int64"),
+        hook=lambda block: None if block.index else assert_soon(is_last_asked),
+    )
+    found: list[int] = []
+    with LocalExecutor().open(work, resources(2)) as workers:
+        for block, record in workers.run(ask(), GIVEN):
+            assert record.rows[0] == 3 * block.start**2
+            assert len(asked) <= len(found) + 2
+            found.append(block.index)
+    assert sorted(found) == [block.index for block in BLOCKS]
+    assert found[0] != 0
+
+
+def assert_soon(event: threading.Event) -> None:
+    assert event.wait(20)
 
 
 def test_the_first_error_ends_a_round_and_nobody_works_on_afterwards() -> None:

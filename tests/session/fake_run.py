@@ -1,6 +1,6 @@
 """Stands in for ``ecgl run`` where only the sweep around it is tested: it does not train, and starts in no time.
 
-``lambda`` of the config says what it does: 5 fails, 6 is killed, 7 waits until it is stopped unless it is resumed.
+``lambda`` of the config says what it does: 5 fails, 6 is killed, 7 waits until it is stopped unless it goes on.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ecgl_scale.session.state import RunState
 def main(arguments: list[str]) -> None:
     config_path, out = Path(arguments[1]), Path(arguments[arguments.index("--out") + 1])
     config = load_config(config_path, [text for option, text in pairwise(arguments) if option == "--set"])
-    resume = "--resume" in arguments
-    assert resume == (out / "config.yaml").exists()
+    assert "--resume" in arguments
+    goes_on = (out / "config.yaml").exists()
     out.mkdir(exist_ok=True)
     (out / "config.yaml").write_text(config.to_yaml())
-    given = {"resume": resume, "memory": config.memory, "threads": config.threads, "cache": str(config.cache)}
+    given = {"goes_on": goes_on, "memory": config.memory, "threads": config.threads, "cache": str(config.cache)}
     with (out / "given.jsonl").open("a") as file:  # for the tests to look at
         file.write(json.dumps(given) + "\n")
     if config.learn.lambda_ == 5:
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
         sys.exit(5)
     if config.learn.lambda_ == 6:
         os.kill(os.getpid(), signal.SIGKILL)
-    if config.learn.lambda_ == 7 and not resume:
+    if config.learn.lambda_ == 7 and not goes_on:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
         (out / "waits").touch()
         time.sleep(600)  # longer than a test may take: a sweep that does not stop it does not end in time
@@ -45,4 +45,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[2:])  # as cli.child: the first is the parent

@@ -290,20 +290,35 @@ def test_a_directory_of_another_config_exits_with_2_and_names_the_keys(
     assert _contents(run) == before
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty", "foreign"])
-def test_resuming_where_there_is_nothing_exits_with_2_and_makes_nothing(
-    config: Path, tmp_path: Path, kind: str
+@pytest.mark.parametrize("left", [None, [], [".lock"], [".lock", ".config.yaml.partial"]])
+def test_resuming_where_nothing_was_begun_begins(config: Path, tmp_path: Path, left: list[str] | None) -> None:
+    run = tmp_path / "run"
+    for name in left or []:
+        run.mkdir(exist_ok=True)
+        (run / name).write_text("{")  # torn, as a kill may leave it
+    if left == []:
+        run.mkdir()
+    ran = run_cli("--quiet", "run", config, "--out", run, "--resume", "--set", "method=finetune")
+    assert ran.code == 0, ran.stderr
+    assert (run / "results.json").exists()
+    assert not (run / ".config.yaml.partial").exists()
+
+
+@pytest.mark.parametrize("names", [["notes.txt"], [".lock", "notes.txt"], ["run.log"], ["plan.json", "results.json"]])
+def test_resuming_in_a_directory_of_something_else_exits_with_3_and_touches_nothing(
+    config: Path, tmp_path: Path, names: list[str]
 ) -> None:
     run = tmp_path / "run"
-    if kind != "missing":
-        run.mkdir()
-    if kind == "foreign":
-        (run / "notes.txt").write_text("mine")
-    before = sorted(tmp_path.rglob("*"))
-    ran = run_cli("run", config, "--out", run, "--resume")
-    assert ran.code == 2
-    assert "there is nothing to resume" in ran.stderr
-    assert sorted(tmp_path.rglob("*")) == before
+    run.mkdir()
+    for name in names:
+        (run / name).write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    before = _contents(tmp_path)
+    for place in (run, tmp_path / "file"):
+        ran = run_cli("run", config, "--out", place, "--resume")
+        assert ran.code == 3
+        assert "this is not the directory of a run" in ran.stderr
+    assert _contents(tmp_path) == before
 
 
 def test_a_plan_over_budget_exits_with_4_and_writes_nothing(config: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ecgl_scale.session.infer import infer_store
 from ecgl_scale.session.run import run
 from tests.session.streams import FEW_EPOCHS, config_of
 
-WORKS = ("ingest.partition", "ingest.block", "rank.sweep", "rank.diversity", "infer.layers")
+WORKS = ("ingest.partition", "ingest.block", "rank.sweep", "rank.diversity", "infer.layers", "evaluate.task")
 
 
 def use(executor: ScriptedExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,11 @@ def same_parts(results: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "overrides",
-    [("preset=plus",), ("learn.features=propagated:2",), ("learn.train_as=gcn", "tasks.inter_task_edges=true")],
+    [
+        ("preset=plus", "tasks.eval_scope=seen"),
+        ("learn.features=propagated:2",),
+        ("learn.train_as=gcn", "tasks.inter_task_edges=true"),
+    ],
     ids=["plus", "propagated", "as a graph"],
 )
 def test_a_run_by_described_work_that_fails_now_and_then_has_the_same_results(
@@ -55,4 +59,8 @@ def test_a_run_by_described_work_that_fails_now_and_then_has_the_same_results(
     assert pq.read_table(tmp_path / "scripted.parquet").equals(pq.read_table(tmp_path / "local.parquet"))
     assert script.times_run("ingest.block", 0) >= 2
     assert script.times_run("rank.sweep", 0) >= 2
+    is_tested_elsewhere = "learn.features=propagated:2" not in overrides
+    assert [script.times_run("evaluate.task", index) for index in range(3)] == (
+        [4, 3, 1] if is_tested_elsewhere else [0, 0, 0]
+    )
     assert not list(tmp_path.rglob("*.partial"))

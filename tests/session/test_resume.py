@@ -28,6 +28,8 @@ STEPS = ("train", "remember", "evaluate")
 NUM_KILLS = 10
 NUM_KILLS_AT_WRITES = 8
 HELD_SECONDS = 30.0
+EARLY_CALLS = ("open", "os.mkdir", "os.rename", "os.truncate")
+MAX_EARLY_KILLS = 40
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +95,26 @@ def _die_at_write(number: int, is_after: bool) -> None:
     Path.replace = counting  # type: ignore[assignment, method-assign]
 
 
+def _die_early(number: int) -> None:
+    """In a child: be killed just before the n-th file or folder is opened for writing, made, renamed or cut."""
+    import sys
+
+    count = 0
+
+    def counting(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        is_written = event in EARLY_CALLS and (event != "open" or arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        if not is_written or "/early/" not in f"{arguments[0]}/":
+            return
+        count += 1
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(counting)
+
+
 def _arguments(config: Path, run: Path) -> list[object]:
-    """Resume only where there is something to: a kill may come before anything was written."""
-    has_begun = (run / "config.yaml").exists()
-    return ["--quiet", "run", config, "--out", run, *(["--resume"] if has_begun else [])]
+    return ["--quiet", "run", config, "--out", run, "--resume"]
 
 
 def _start(config: Path, run: Path, *, epoch_seconds: float = 0.01) -> ForkServerProcess:
@@ -190,6 +208,28 @@ def test_a_kill_between_the_config_and_the_first_state_can_be_resumed(
     assert (tmp_path / "run" / "config.yaml").exists()
     assert not (tmp_path / "run" / "state.json").exists()
     _finish(config, tmp_path / "run", undisturbed)
+
+
+def test_killed_at_each_of_its_first_steps_on_disk_a_run_begins_or_goes_on_by_the_same_command(
+    store: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "run.yaml", store, learn={"hidden": [4], "epochs": 1})
+    undisturbed = tmp_path / "undisturbed"
+    _finish(config, undisturbed, undisturbed)
+    left: list[set[str]] = []
+    while not any("state.json" in names for names in left):
+        assert len(left) < MAX_EARLY_KILLS, "the kills never came past the first state"
+        run = tmp_path / f"{len(left)}" / "early" / "run"
+        child = start_child(_die_early, (len(left) + 1,), *_arguments(config, run))
+        child.join(60)
+        assert child.exitcode == -signal.SIGKILL
+        names = {path.name for path in run.iterdir()} if run.exists() else set()
+        if names not in left:
+            _finish(config, run, undisturbed)
+        left.append(names)
+    assert set() in left
+    assert {".lock", ".config.yaml.partial"} in left
+    assert {".lock", "config.yaml"} in left
 
 
 def test_a_resumed_run_goes_on_with_the_epoch_after_the_saved_one(

@@ -18,11 +18,10 @@ import pytest
 
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.memory import own_memory_bytes
-from ecgl_scale.cli import sweep as cli_sweep
 from ecgl_scale.config.sweep import load_sweep
 from ecgl_scale.errors import DoesNotFitError, LockedError
 from ecgl_scale.learn.method.table import built_in_methods
-from ecgl_scale.session.sweep import sweep_plan
+from ecgl_scale.session.sweep import run_work, sweep_plan
 from ecgl_scale.session.sweep.run_sweep import error_in
 from ecgl_scale.session.sweep.sweep_plan import Schedule, make_schedule
 from ecgl_scale.store.graph import GraphStore
@@ -30,7 +29,7 @@ from tests.cli_runner import Result, run_cli
 from tests.resources import at
 from tests.session.streams import config_of, draw_graph, read_json, without_clocks, write_config, write_store
 
-FAKE = [sys.executable, str(Path(__file__).with_name("fake_run.py"))]
+FAKE = (str(Path(__file__).with_name("fake_run.py")),)
 FAILS, IS_KILLED, WAITS = 5, 6, 7
 """Values of learn.lambda, to the fake run."""
 
@@ -43,7 +42,7 @@ def config(store: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def fake(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are started, but do nothing: what is tested is the sweep."""
-    monkeypatch.setattr(cli_sweep, "child_command", lambda: FAKE)
+    monkeypatch.setattr(run_work, "CHILD", FAKE)
     monkeypatch.setenv("FAKE_STORE_ID", GraphStore.open(store).short_identity)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
@@ -156,7 +155,7 @@ def test_runs_that_fail_stop_no_others_and_are_told_at_the_end(config: Path, tmp
     assert ran.stdout.splitlines()[1].split() == [str(FAILS), "-", "-", "0/1", "-", "-"]
     assert "disk is on fire" in (out / f"lambda-{FAILS}" / "seed-0.log").read_text()
     assert sweep(config, out, *arguments).code == 5
-    assert [given["resume"] for given in given_to(out / f"lambda-{FAILS}" / "seed-0")] == [False, True]
+    assert [given["goes_on"] for given in given_to(out / f"lambda-{FAILS}" / "seed-0")] == [False, True]
     assert len(given_to(out / "lambda-1" / "seed-0")) == 1
 
 
@@ -184,7 +183,7 @@ def test_stopped_it_stops_its_runs_and_goes_on_when_called_again(
     assert "same command again" in ran.stderr
     again = sweep(config, out, *arguments)
     assert again.code == 0, again.stderr
-    assert [given["resume"] for given in given_to(waits.parent)] == [False, True]
+    assert [given["goes_on"] for given in given_to(waits.parent)] == [False, True]
 
 
 @pytest.mark.usefixtures("fake")

@@ -95,6 +95,7 @@ class ClusterExecutor:
             threads=min(worker.threads for worker in self.cluster.facts),
             one_at_a_time=work.uses_all_threads,
             has_small_records=work.has_small_records,
+            in_any_order=work.in_any_order,
         )
         work.close()
         try:
@@ -133,6 +134,10 @@ class ClusterWorkers(Generic[Record]):
         try:
             for unit, answer in under_way.answers():
                 take(unit, answer)
+                if self._shape.in_any_order:
+                    for block in unit.blocks:
+                        queue.give(block)
+                        yield block, done.pop(block.index)
                 while (next_block := queue.next_in(done)) is not None:
                     yield next_block, done.pop(next_block.index)
         finally:

@@ -55,6 +55,8 @@ class UnitShape:
     """Whether a block alone keeps a worker's threads busy."""
     has_small_records: bool
     """Whether any number of records may wait for one before them."""
+    in_any_order: bool = False
+    """Whether records are given on as they come."""
 
     @property
     def is_dealt_out(self) -> bool:
@@ -91,7 +93,8 @@ class UnitQueue:
         listed = list(blocks) if isinstance(blocks, Sized) else None
         self._units = cut_units(blocks if listed is None else listed, shape)
         self._is_dealt_in_order = listed is None or not shape.is_dealt_out
-        self._most_ahead = AHEAD_PER_WORKER * shape.num_workers if self._is_dealt_in_order else None
+        per_worker = 1 if shape.in_any_order else AHEAD_PER_WORKER  # long blocks are begun when they are asked for
+        self._most_ahead = per_worker * shape.num_workers if self._is_dealt_in_order else None
         self._order: deque[Block] = deque(() if self._is_dealt_in_order or listed is None else listed)
         self._waiting: dict[int, deque[Unit]] = {}
         self._num_ahead = 0
@@ -111,6 +114,11 @@ class UnitQueue:
             return None
         self._num_ahead -= 1
         return self._order.popleft()
+
+    def give(self, block: Block) -> None:
+        """A block's record is given on out of its turn."""
+        self._order.remove(block)
+        self._num_ahead -= 1
 
     def _deal(self, num_owners: int) -> None:
         """Give units to their owners, all of them, or as many as may be ahead of the first that is not done."""

@@ -14,56 +14,52 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import time
-from collections import deque
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ecgl_scale.base.durable import storage_errors, write_atomically
-from ecgl_scale.base.events import BlockFinished, EventSink, Note, StageStarted, ignore_events
+from ecgl_scale.base.events import BlockFinished, Note, StageStarted
+from ecgl_scale.base.heartbeat import Heartbeat
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.output_file import refuse_inside_store
-from ecgl_scale.base.signals import uninterrupted
-from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.base.signals import told_of_signals, uninterrupted
+from ecgl_scale.config.schema import EngineConfig, RunConfig
 from ecgl_scale.config.sweep import Jobs, Sweep
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.cluster.entrance import with_workers
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import EcglError, ExitCode, InvalidInputError, StoreExistsError, UsageError
 from ecgl_scale.session.directory import CONFIG_NAME, LOCK_NAME, read_results, refuse_other_run
+from ecgl_scale.session.setup import cluster_of
 from ecgl_scale.session.state import RunState
+from ecgl_scale.session.sweep.run_work import HEARTBEAT_NAME, SEED_PREFIX, RunsHere, RunWork, has_finished, log_of
 from ecgl_scale.session.sweep.sweep_plan import Schedule, Share, make_schedule
 from ecgl_scale.session.sweep.sweep_record import RECORD_NAME, SweepRun, make_record, write_record
+from ecgl_scale.store.format import MANIFEST_NAME
 
 CACHE_NAME = "tasks"
 STAGE = "sweep"
-POLL_SECONDS = 0.05
-STOP_SECONDS = 15.0
-"""A run that has not ended so long after SIGTERM is killed; SLURM waits 30 s before it kills us."""
 STOPPED_CODES = (ExitCode.STOPPED, ExitCode.INTERRUPTED)
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
 
-@dataclass(frozen=True)
-class _Child:
-    run: SweepRun
-    process: subprocess.Popen[bytes]
-    log: Path
-    log_start: int
+def with_workers_of(sweep: Sweep, resources: Resources, out: Path) -> AbstractContextManager[Resources]:
+    """These resources with the workers that the sweep's config asks for: each of them does whole runs."""
+    configs = [combination.config for combination in sweep.combinations]
+    manifests = {config.store / MANIFEST_NAME for config in configs}
+    inputs = [path for path in sorted(manifests) if path.is_file()]  # a run without a store fails by itself
+    return with_workers(cluster_of(configs[0]), resources, shared=[out], inputs=inputs)
 
 
-def run_sweep(
-    sweep: Sweep,
-    out: Path,
-    *,
-    config: Path,
-    command: Sequence[str],
-    jobs: Jobs = "auto",
-    on_event: EventSink = ignore_events,
-) -> dict[str, Any]:
+def run_sweep(sweep: Sweep, out: Path, *, config: Path, resources: Resources, jobs: Jobs = "auto") -> dict[str, Any]:
     """Run what is not finished; returns what ``sweep.json`` holds. Runs that fail are in it, and stop no others.
 
-    ``command`` starts ``ecgl``. To be called in the main thread.
+    Runs here go ``jobs`` at a time, within the limits of their config; an executor elsewhere gives each of its workers
+    one at a time, with all that the worker has. To be called in the main thread.
 
     Raises
     ------
@@ -72,7 +68,7 @@ def run_sweep(
     """
     out = out.absolute()
     runs = [
-        SweepRun(combination, seed, out / combination.name / f"seed-{seed}")
+        SweepRun(combination, seed, out / combination.name / f"{SEED_PREFIX}{seed}")
         for seed in sweep.seeds
         for combination in sweep.combinations
     ]
@@ -82,14 +78,14 @@ def run_sweep(
         if _is_finished(run, _config_of(run, out)):
             run.status, run.exit_code = "finished", 0
     pending = [run for run in runs if run.status != "finished"]
-    schedule = _schedule(runs, pending, jobs)
+    schedule = _schedule(runs, pending, jobs if resources.executor.shares_memory else None)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         lock = take_lock(out / LOCK_NAME, target=out)
         try:
             record = _Record(sweep, runs, out, config, schedule.jobs)
             record.write()
-            _Runner(pending, out, command, schedule, record, on_event).run_all()
+            _Runner(out, record, resources).run_all(schedule)
             return record.write()
         finally:
             os.close(lock)
@@ -118,8 +114,10 @@ def _refuse_other_directory(out: Path) -> None:
 
 
 def _config_of(run: SweepRun, out: Path) -> RunConfig:
+    """The config of a run, which starts no workers of its own: it is done by one."""
     config = run.combination.config
-    return config.model_copy(update={"seed": run.seed, "cache": config.cache or out / CACHE_NAME})
+    alone = EngineConfig(ranks=config.engine.ranks)
+    return config.model_copy(update={"seed": run.seed, "cache": config.cache or out / CACHE_NAME, "engine": alone})
 
 
 def _is_finished(run: SweepRun, config: RunConfig) -> bool:
@@ -128,13 +126,12 @@ def _is_finished(run: SweepRun, config: RunConfig) -> bool:
         return False
     try:
         refuse_other_run(run.path, config)
-        state = RunState.read(run.path)
     except InvalidInputError:
         return False
-    return state is not None and state.is_finished and read_results(run.path) is not None
+    return has_finished(run.path)
 
 
-def _schedule(runs: list[SweepRun], pending: list[SweepRun], jobs: Jobs) -> Schedule:
+def _schedule(runs: list[SweepRun], pending: list[SweepRun], jobs: Jobs | None) -> Schedule:
     first = {run.combination.name: run.combination.config for run in pending}
     if not first:
         return Schedule(1, Share(None, None))
@@ -164,106 +161,94 @@ def _refuse_other_stores(runs: list[SweepRun], schedule: Schedule) -> None:
 
 
 class _Runner:
-    """Starts runs, waits for them, and stops them where the sweep is stopped."""
+    """Hands out runs to whoever is free, and notes how they begin and end."""
 
-    def __init__(
-        self,
-        pending: list[SweepRun],
-        out: Path,
-        command: Sequence[str],
-        schedule: Schedule,
-        record: _Record,
-        on_event: EventSink,
-    ) -> None:
-        self._queue = deque(run for run in pending if run.status == "waiting")
+    def __init__(self, out: Path, record: _Record, resources: Resources) -> None:
         self._out = out
-        self._command = command
-        self._schedule = schedule
         self._record = record
-        self._on_event = on_event
-        self._running: list[_Child] = []
-        self._done = len(record.runs) - len(self._queue)
+        self._resources = resources
+        self._log_starts: dict[int, int] = {}
+        """Where the log of a run ended before we began it."""
+        self._done = sum(run.status != "waiting" for run in record.runs)
 
-    def run_all(self) -> None:
-        self._on_event(StageStarted(STAGE, len(self._record.runs), "runs"))
+    def run_all(self, schedule: Schedule) -> None:
+        """Run what is waiting: so many at a time here, or one on each worker of an executor elsewhere."""
+        self._resources.on_event(StageStarted(STAGE, len(self._record.runs), "runs"))
         self._say_beginning()
+        names = [run.name for run in self._record.runs]
+        stop = threading.Event()
         try:
-            while self._queue or self._running:
-                while self._queue and len(self._running) < self._schedule.jobs:
-                    with uninterrupted():  # or nobody would know of the process
-                        self._running.append(self._start(self._queue.popleft()))
-                for child in [child for child in self._running if child.process.poll() is not None]:
-                    with uninterrupted():
-                        self._finish(child)
-                time.sleep(POLL_SECONDS)
+            with told_of_signals(stop.set):
+                if self._resources.executor.shares_memory:
+                    here = RunsHere(self._out, names, stop, share=schedule.share)
+                    self._run(here, self._resources.with_threads(schedule.jobs), stop)
+                else:
+                    with Heartbeat(self._out / HEARTBEAT_NAME, stop) as heartbeat:
+                        self._run(RunWork(self._out, names, stop, token=heartbeat.token), self._resources, stop)
         except BaseException:
             with uninterrupted():
-                self._stop_all()
+                self._note_stopped()
             raise
 
+    def _run(self, work: RunWork, resources: Resources, stop: threading.Event) -> None:
+        with resources.executor.open(work, resources) as workers:
+            try:
+                for block, ended in workers.run(self._begin()):
+                    with uninterrupted():
+                        self._finish(block.index, ended.exit_code)
+            except BaseException:
+                stop.set()  # or closing the workers would wait for runs that nobody wants
+                raise
+
     def _say_beginning(self) -> None:
+        waiting = sum(run.status == "waiting" for run in self._record.runs)
         kept = sum(run.status == "finished" for run in self._record.runs)
-        at_a_time = f", {self._schedule.jobs} at a time" if self._schedule.jobs > 1 else ""
-        runs = "1 run" if len(self._queue) == 1 else f"{len(self._queue)} runs"
-        self._on_event(Note(f"{runs}{at_a_time}" + (f"; {kept} are finished already" if kept else "")))
+        at_a_time = f", {self._record.jobs} at a time" if self._record.jobs > 1 else ""
+        runs = "1 run" if waiting == 1 else f"{waiting} runs"
+        self._resources.on_event(Note(f"{runs}{at_a_time}" + (f"; {kept} are finished already" if kept else "")))
         for run in self._record.runs:
             if run.status == "failed":
-                self._on_event(Note(f"{run.name}: {first_line(run.message)}"))
-        self._on_event(BlockFinished(STAGE, self._done))
+                self._resources.on_event(Note(f"{run.name}: {first_line(run.message)}"))
+        self._resources.on_event(BlockFinished(STAGE, self._done))
 
-    def _start(self, run: SweepRun) -> _Child:
-        folder = run.path.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / CONFIG_NAME, _config_of(run, self._out).to_yaml())
-        arguments = ["run", str(folder / CONFIG_NAME), "--out", str(run.path)]
-        arguments += ["--resume"] if (run.path / CONFIG_NAME).exists() else []
-        for override in (f"seed={run.seed}", *self._schedule.share.overrides()):
-            arguments += ["--set", override]
-        log = run.path.with_suffix(".log")
-        with log.open("ab") as output:
-            start = output.tell()
-            # A session of its own: Ctrl-C reaches us alone, and we stop the run.
-            process = subprocess.Popen(
-                [*self._command, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        run.status = "running"
-        self._record.write()  # for `ecgl status`: it takes a while until the run's own files say that it goes
-        return _Child(run, process, log, start)
+    def _begin(self) -> Iterator[Block]:
+        """A block for each run that waits, when somebody asks for it."""
+        for index, run in enumerate(self._record.runs):
+            if run.status != "waiting":
+                continue
+            folder = run.path.parent
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / CONFIG_NAME, _config_of(run, self._out).to_yaml())
+            log = log_of(run.path)
+            self._log_starts[index] = log.stat().st_size if log.exists() else 0
+            run.status = "running"
+            self._record.write()  # for `ecgl status`: it takes a while until the run's own files say that it goes
+            yield Block(index, index, index + 1)
 
-    def _finish(self, child: _Child) -> None:
-        run, code = child.run, child.process.wait()
-        self._running.remove(child)
+    def _finish(self, index: int, code: int) -> None:
+        run = self._record.runs[index]
         self._done += 1
-        record_end(run, code, child.log, child.log_start)
+        record_end(run, code, self._log_starts[index])
         results = read_results(run.path) if run.status == "finished" else None
         if results is not None:
             forgetting = "" if results["af"] is None else f", AF {results['af']:.1f}"
-            self._on_event(Note(f"{run.name}: AA {results['aa']:.1f}{forgetting}"))
+            self._resources.on_event(Note(f"{run.name}: AA {results['aa']:.1f}{forgetting}"))
         else:
-            self._on_event(Note(f"{run.name}: {run.status}: {first_line(run.message)}"))
-        self._on_event(BlockFinished(STAGE, self._done))
+            self._resources.on_event(Note(f"{run.name}: {run.status}: {first_line(run.message)}"))
+        self._resources.on_event(BlockFinished(STAGE, self._done))
         self._record.write()
 
-    def _stop_all(self) -> None:
-        for child in self._running:
-            child.process.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
-        for child in self._running:
-            try:
-                child.process.wait(max(deadline - time.monotonic(), 0.0))
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-            record_end(child.run, child.process.wait(), child.log, child.log_start)
-        self._running.clear()
+    def _note_stopped(self) -> None:
+        """Note how those ended, as far as it can be seen, whose records will not arrive any more."""
+        for index, run in enumerate(self._record.runs):
+            if run.status == "running":
+                record_end(run, 0 if has_finished(run.path) else ExitCode.STOPPED, self._log_starts[index])
         self._record.write()
 
 
-def record_end(run: SweepRun, code: int, log: Path, log_start: int) -> None:
+def record_end(run: SweepRun, code: int, log_start: int) -> None:
     """Write into ``run`` how it ended, from its exit code and the last that its log says."""
+    log = log_of(run.path)
     if code == 0 and read_results(run.path) is not None:
         run.status, run.exit_code, run.message = "finished", 0, None
         return
@@ -275,9 +260,7 @@ def record_end(run: SweepRun, code: int, log: Path, log_start: int) -> None:
         is_stopped = number in KILLS
         run.exit_code = ExitCode.STOPPED if is_stopped else EcglError.exit_code
     else:
-        with log.open("rb") as file:
-            file.seek(log_start)
-            said = file.read().decode(errors="replace")
+        said = log.read_bytes()[log_start:].decode(errors="replace") if log.exists() else ""
         message = error_in(said) or f"exit code {code}; see {log}"
         is_stopped, run.exit_code = code in STOPPED_CODES, code or EcglError.exit_code
     run.status, run.message = "stopped" if is_stopped else "failed", message

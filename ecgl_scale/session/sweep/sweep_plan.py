@@ -56,8 +56,8 @@ class Schedule:
     store_ids: dict[Path, str] = field(default_factory=dict)
 
 
-def make_schedule(configs: Mapping[str, RunConfig], *, jobs: Jobs, num_runs: int) -> Schedule:
-    """Plan one run of each combination.
+def make_schedule(configs: Mapping[str, RunConfig], *, jobs: Jobs | None, num_runs: int) -> Schedule:
+    """Plan one run of each combination; without ``jobs`` they go elsewhere, and whether they fit is seen there.
 
     Raises
     ------
@@ -73,7 +73,10 @@ def make_schedule(configs: Mapping[str, RunConfig], *, jobs: Jobs, num_runs: int
             store_ids[config.store] = open_store(config).short_identity
             are_small = _plan(alone.apply(config)) and are_small
         except EcglError as error:
-            refused[name] = error
+            if jobs is not None or not isinstance(error, DoesNotFitError):
+                refused[name] = error
+    if jobs is None:
+        return Schedule(1, Share(None, None), refused, store_ids)
     possible = {name: config for name, config in configs.items() if name not in refused}
     most = _most_jobs(possible, are_small=are_small) if jobs == "auto" else jobs
     count = max(min(most, num_runs), 1)
