@@ -27,7 +27,10 @@ class ExitCode(IntEnum):
     DOES_NOT_FIT = 4, "It does not fit in memory or on the disk; nothing was left behind."
     STORAGE = 5, "The disk refused: full, quota, I/O error."
     BUG = 70, "A bug of ours; a trace is printed."
-    STOPPED = 75, "Stopped by SIGTERM or SIGUSR2; run the same command again (`run`: with `--resume`)."
+    STOPPED = (
+        75,
+        "Stopped by SIGTERM or SIGUSR2, or a rank was lost; run the same command again (`run`: with `--resume`).",
+    )
     INTERRUPTED = 130, "Ctrl-C."
 
 
@@ -116,3 +119,7 @@ class StopRequestedError(_Explained):
     """
 
     exit_code = ExitCode.STOPPED
+
+
+class RankLostError(StopRequestedError):
+    """Another process that shares the training has ended, or does not answer; what is finished is kept."""

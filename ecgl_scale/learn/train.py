@@ -123,7 +123,7 @@ class Trainer:
         self._mlp = MlpGradient(self.weights, dropout=dropout)
         self._feed = Feed(self.weights.device, block_rows, read_ahead=read_ahead, threads=threads)
         self.lane_sum = LaneSum()
-        """Which lanes are computed here, and how they come together; for several processes that share an epoch."""
+        """Which lanes are computed here, and how they come together; ``ranks.RankLanes`` where processes share them."""
         self._earlier: SharedWeights | None = None
 
     def gradient(
@@ -145,7 +145,7 @@ class Trainer:
         self._mlp.begin(squares=squares)
         parts = cut_parts(segments, self._feed, self.weights.widths)
         gradients = [tensor.grad for tensor in self.weights.parameters()]
-        self.lane_sum.begin(gradients, list(dict.fromkeys(part.lane for part in parts)))
+        self.lane_sum.begin(gradients, parts)
         own = [part for part in parts if part.lane in self.lane_sum.lanes]
         read = read_parts(own, segments, self._feed, self.weights.widths)
         for lane, blocks in groupby(read, key=lambda found: found[0].lane):
