@@ -29,7 +29,7 @@ class ExitCode(IntEnum):
     BUG = 70, "A bug of ours; a trace is printed."
     STOPPED = (
         75,
-        "Stopped by SIGTERM or SIGUSR2, or a rank was lost; run the same command again (`run`: with `--resume`).",
+        "Stopped by SIGTERM or SIGUSR2, or a rank is lost; run the same command again (`run`: `--resume`).",
     )
     INTERRUPTED = 130, "Ctrl-C."
 
@@ -122,4 +122,4 @@ class StopRequestedError(_Explained):
 
 
 class RankLostError(StopRequestedError):
-    """Another process that shares the training has ended, or does not answer; what is finished is kept."""
+    """Another process that shares the training has ended, was asked to stop, or does not answer."""

@@ -256,10 +256,9 @@ def dangers(tree: ast.AST) -> list[str]:
     names = full_names(tree)
     found = [f"line {i.line}: {i.name}" for i in imports_of(tree) if i.name.split(".")[0] in FORBIDDEN_MODULES]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute) and dotted(node, names) in FORBIDDEN_NAMES:
-            found.append(f"line {node.lineno}: {dotted(node, names)}")
-        elif isinstance(node, ast.Name | ast.Attribute) and OBJECT_COLLECTIVE.search(dotted(node, names)):
-            found.append(f"line {node.lineno}: {dotted(node, names)}")
+        name = dotted(node, names)
+        if name in FORBIDDEN_NAMES or OBJECT_COLLECTIVE.search(name):
+            found.append(f"line {node.lineno}: {name}")
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if is_constant(key, "allow_pickle", "shell") and not is_constant(value, False):

@@ -106,7 +106,7 @@ class LaneSum:
     """Adds up lanes, one after the other, in ``.grad`` of the weights: ``begin``, each lane and ``close``, ``reduce``.
 
     This one belongs to a process that computes all lanes. Where several share them (``ranks``), each has its own
-    ``lanes``, keeps them at ``close``, and exchanges them in ``reduce``, after which all have the gradient of all lanes.
+    ``lanes``, keeps them at ``close``, and exchanges them in ``reduce``, after which all have the whole gradient.
     """
 
     lanes: Sequence[int] = range(NUM_LANES)

@@ -17,12 +17,14 @@ Neither gloo nor nccl encrypts, or asks who is there: ranks belong on a network 
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import accumulate
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -31,8 +33,9 @@ import torch.distributed as dist
 from ecgl_kernels.lanes import add_lane, end_sum, start_sum
 from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.base.signals import uninterrupted
-from ecgl_scale.errors import EcglError, RankLostError, StopRequestedError
+from ecgl_scale.errors import EcglError, RankLostError
 from ecgl_scale.learn.lanes import NUM_LANES, LaneSum, Part, pass_here, used_lanes
+from ecgl_scale.units import format_bytes
 
 SECONDS_BETWEEN_LOOKS = 10.0
 """So much work of a lane, or several, lies between two looks for a stop."""
@@ -56,35 +59,60 @@ def exchange_bytes(num_weights: int, size: int) -> int:
     return 4 * num_weights * (2 * own + 2) + 8 * -(-num_weights // size)
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """What ranks do together: every call is made by all of them, in one order."""
+def formula_of_exchange(num_weights: int, size: int) -> str:
+    """The part of an epoch's formula that ranks add to it."""
+    exchange = format_bytes(exchange_bytes(num_weights, size))
+    return f" + {exchange} for lanes of {size} ranks" if size > 1 else ""
 
-    rank: int
-    size: int
-    group: Any
-    """torch's process group: of gloo, or of nccl."""
-    device: torch.device
-    """Where numbers must lie that are sent: nccl sends from GPUs only."""
+
+class Ranks:
+    """What ranks do together, once they are connected: every call is made by all of them, in one order."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self._group: Any = None
+        self._device = torch.device("cpu")
+
+    @property
+    def are_connected(self) -> bool:
+        """Whether anything can be sent."""
+        return self._group is not None
+
+    def connect(self, store: dist.Store, device: torch.device, *, silent_seconds: float) -> None:
+        """Connect to all other ranks, who do the same: by nccl where weights are on a GPU, else by gloo."""
+        timeout = timedelta(seconds=silent_seconds)
+        with _lost_rank():
+            if device.type == "cuda":  # nccl sends from GPUs only
+                options = dist.ProcessGroupNCCL.Options()
+                options._timeout = timeout
+                torch.cuda.set_device(device)
+                self._group, self._device = dist.ProcessGroupNCCL(store, self.rank, self.size, options), device
+            else:
+                self._group = dist.ProcessGroupGloo(store, self.rank, self.size, timeout)
+
+    def disconnect(self) -> None:
+        """Close all connections, so that nobody waits for us in an exchange."""
+        self._group = None
 
     def swap(self, received: torch.Tensor, counts: list[int], sent: torch.Tensor) -> None:
         """Give every rank its equal part of ``sent``; ``received`` has ``counts`` numbers of each rank."""
         with _lost_rank():
             each = [sent.numel() // self.size] * self.size
-            self.group.alltoall_base(received.view(-1), sent.view(-1), counts, each).wait()
+            self._group.alltoall_base(received.view(-1), sent.view(-1), counts, each).wait()
 
     def gather(self, whole: torch.Tensor, own: torch.Tensor) -> None:
         """Put the parts of all ranks, ``own`` among them, side by side."""
         with _lost_rank():
-            self.group.allgather([list(whole.view(self.size, -1))], [own]).wait()
+            self._group.allgather([list(whole.view(self.size, -1))], [own]).wait()
 
     def largest(self, numbers: Sequence[int]) -> list[int]:
         """The largest of all ranks, number by number."""
         with _lost_rank():
-            found = torch.tensor(numbers, dtype=torch.int64, device=self.device)
+            found = torch.tensor(numbers, dtype=torch.int64, device=self._device)
             options = dist.AllreduceOptions()
             options.reduceOp = dist.ReduceOp.MAX
-            self.group.allreduce([found], options).wait()
+            self._group.allreduce([found], options).wait()
             return [int(number) for number in found.tolist()]
 
 
@@ -118,7 +146,8 @@ class RankLanes(LaneSum):
         self.is_shared = False
         self.stop_reason: str | None = None
         """Why all ranks stop after this epoch."""
-        self._arrived: Sequence[int] = ()
+        self._arrived: list[int] = []
+        self._held: list[int] = []
         self._own: list[int] = []
         self._flat: list[torch.Tensor] = []
         self._pieces: list[_Piece] = []
@@ -136,7 +165,16 @@ class RankLanes(LaneSum):
             try:
                 yield
             finally:
-                self.is_shared, self._arrived, self.lanes = False, (), range(NUM_LANES)
+                if self.stop_reason is not None:  # there is something to save first: see ``stop``
+                    self._held = arrived.copy()
+                    arrived.clear()
+                self.is_shared, self._arrived, self.lanes = False, [], range(NUM_LANES)
+
+    def stop(self) -> NoReturn:
+        """Leave after an epoch, as all ranks have agreed to: by the signal that came here, or by another rank's."""
+        for number in self._held:
+            signal.raise_signal(number)
+        raise RankLostError(self.stop_reason or "nobody was asked to stop")
 
     def begin(self, gradients: Sequence[torch.Tensor], parts: Sequence[Part]) -> None:
         """Begin a sum: each own lane will be kept."""
@@ -182,7 +220,7 @@ class RankLanes(LaneSum):
             return 0.0
         received = self._take("received", len(self._used), width + LOSS_FLOATS)
         self.ranks.swap(received, [count * received.shape[1] for count in counts], self._sent())
-        losses = received[:, width:].view(torch.float64)[:, 0].tolist()
+        losses: list[float] = received[:, width:].view(torch.float64)[:, 0].tolist()
         whole = self._take("whole", size, width)
         self.ranks.gather(whole, self._add_up(received[:, :width]))
         for piece in self._pieces:
@@ -237,7 +275,7 @@ class RankLanes(LaneSum):
             self._num_looks += 1
             reason = self._reason(self.ranks.largest([self._stop_number()])[0])
             if reason is not None:
-                raise StopRequestedError(reason)
+                raise RankLostError(reason)
 
     def _stop_number(self) -> int:
         """What tells that this rank was asked to stop, and which it is, once the largest is taken."""

@@ -26,10 +26,11 @@ class RunSetup:
     resources: Resources
 
     @classmethod
-    def open(cls, config: RunConfig, on_event: EventSink = ignore_events) -> RunSetup:
-        """Open the store of a config, draw its tasks, and find out what the run may use."""
+    def open(cls, config: RunConfig, on_event: EventSink = ignore_events, *, num_here: int = 1) -> RunSetup:
+        """Open the store of a config, draw its tasks, and find out what the run, or one of ranks here, may use."""
         graph = open_store(config)
-        return cls(config, graph, task_stream(graph, config, on_event), resources_of(config, on_event))
+        resources = resources_of(config, on_event, num_here=num_here)
+        return cls(config, graph, task_stream(graph, config, on_event), resources)
 
     def with_config(self, config: RunConfig) -> RunSetup:
         """This run with other settings; what they do not say stays, and no limit is looked for again."""
@@ -47,9 +48,13 @@ class RunSetup:
         return (self.graph.num_features, *self.config.learn.hidden, self.stream.num_classes)
 
 
-def resources_of(config: RunConfig, on_event: EventSink = ignore_events) -> Resources:
-    """What a run of this config may use, found out once."""
-    return Resources.of(config.memory, config.threads, on_event=on_event)
+def resources_of(config: RunConfig, on_event: EventSink = ignore_events, *, num_here: int = 1) -> Resources:
+    """What a run of this config may use, found out once; ranks of one machine share the memory that is found."""
+    found = Resources.of(config.memory, config.threads, on_event=on_event)
+    if num_here == 1 or config.memory is not None:
+        return found
+    budget = MemoryBudget(found.budget.total_bytes // num_here, f"{found.budget.origin}, for {num_here} ranks")
+    return replace(found, budget=budget)
 
 
 def open_store(config: RunConfig) -> GraphStore:

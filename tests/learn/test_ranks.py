@@ -6,13 +6,12 @@ Ranks are threads here, each with a process group of its own: what they exchange
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from ecgl_scale.errors import EcglError, RankLostError, StopRequestedError
+from ecgl_scale.errors import EcglError, RankLostError
 from ecgl_scale.learn import lanes as lanes_module
 from ecgl_scale.learn.lanes import NUM_LANES
 from ecgl_scale.learn.ranks import RankLanes, Ranks, exchange_bytes, lanes_of
@@ -33,11 +32,14 @@ def in_ranks(size, work):
     store = dist.HashStore()
 
     def run(rank):
-        group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=SECONDS))
+        ranks = Ranks(rank, size)
         try:
-            return work(RankLanes(Ranks(rank, size, group, torch.device("cpu"))))
+            ranks.connect(store, torch.device("cpu"), silent_seconds=SECONDS)
+            return work(RankLanes(ranks))
         except BaseException as error:
             return error
+        finally:
+            ranks.disconnect()
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(run, range(size), timeout=3 * SECONDS))
@@ -143,7 +145,7 @@ def test_a_stop_in_the_middle_of_an_epoch_is_seen_by_all_after_the_same_lane(siz
             lanes._arrived = [15] if lanes.ranks.rank == 1 else []
             try:
                 trainer.gradient(segments)
-            except StopRequestedError as stopped:
+            except RankLostError as stopped:
                 return lanes._num_closed, stopped.what
         return None
 

@@ -28,6 +28,7 @@ def plan_epoch(sizes: RunSizes, num_rows: int) -> StagePlan:
         is_sparse=sizes.input_values(1) is not None,
         dropout=learn.dropout,
         num_rows=num_rows,
+        num_ranks=sizes.config.engine.ranks,
     )
 
 
