@@ -23,6 +23,7 @@ DOCUMENTED: dict[str, tuple[int, type[BaseException]]] = {
     "DoesNotFitError": (4, MemoryError),
     "StorageError": (5, OSError),
     "StopRequestedError": (75, BaseException),
+    "RankLostError": (75, StopRequestedError),
 }
 CLASSES = {
     name: kind

@@ -121,9 +121,8 @@ def _lost_rank() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # all that torch says of a peer that is gone, or too slow
-        raise RankLostError(
-            f"another rank was lost: {str(error).splitlines()[0]}", fix="go on with the same command and --resume"
-        ) from error
+        told = str(error).partition(". ")[0].rpartition("] ")[2]  # without its file, and its advice
+        raise RankLostError(f"another rank was lost: {told}", fix="go on with the same command and --resume") from error
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ from ecgl_scale.session.state import RunState
 SILENT_SECONDS = 600.0
 """A rank that does not come to an exchange for so long is lost; one whose process ends is missed at once."""
 BYE_SECONDS = 10.0
+EXPLAIN_SECONDS = 1.0
+"""So long a rank may take to say why it has gone, or the system to say that its process has ended."""
 
 
 class Team:
@@ -144,11 +146,11 @@ class RankTeam(Team):
                 fix="start all ranks at once, and see that they reach the first one's machine",
             ) from None
         if "what" in word:
-            raise error_of(f"rank {rank}: {word['what']}", word["exit_code"])
+            raise error_of(word["what"], word["exit_code"])
         return word
 
     def _look_at_children(self) -> None:
-        lost = None if self._children is None else self._children.lost()
+        lost = self.lost_child()
         if lost is not None:
             raise RankLostError(lost)
 
@@ -214,12 +216,13 @@ class RankTeam(Team):
 
     def explain(self, error: RankLostError) -> EcglError | StopRequestedError:
         """What is known of a rank that was lost: its own word, or how its process ended."""
-        with suppress(RankLostError):
-            for rank in range(self.size):
-                word = self.board.find(f"left/{rank}") if rank != self.rank else None
-                if word is not None:
-                    return error_of(f"rank {rank}: {word['what']}", word["exit_code"])
-        lost = None if self._children is None else self._children.lost()
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        with suppress(RankLostError, TimeoutError):
+            word = self.board.wait(
+                *(f"left/{rank}" for rank in others), seconds=EXPLAIN_SECONDS, meanwhile=self._look_at_children
+            )
+            return error_of(word["what"], word["exit_code"])
+        lost = self.lost_child()
         return error if lost is None else RankLostError(lost, fix=error.fix)
 
     def lost_child(self) -> str | None:
@@ -243,7 +246,7 @@ class RankTeam(Team):
     def leave(self, what: str, exit_code: int) -> bool:
         """The end of another rank before its time; returns whether the first rank can hear of it."""
         try:
-            self.board.put(f"left/{self.rank}", {"what": what, "exit_code": exit_code})
+            self.board.put(f"left/{self.rank}", {"what": f"rank {self.rank}: {what}", "exit_code": exit_code})
         except RankLostError:
             return False
         return True
