@@ -92,9 +92,12 @@ def _follow_to_the_end(team: RankTeam, config: RunConfig, out: Path) -> int:
     except RankLostError as error:
         return _end_of_the_first(team, error)
     except BaseException as error:
-        is_known = isinstance(error, EcglError | StopRequestedError)
-        is_told = team.leave(str(error) if is_known else traceback.format_exc(), _exit_code_of(error))
-        if is_known and is_told:
+        if isinstance(error, StopRequestedError):
+            what = error.what  # what its handler advises is for commands without --resume
+        else:
+            what = str(error) if isinstance(error, EcglError) else traceback.format_exc()
+        is_told = team.leave(what, _exit_code_of(error))
+        if is_told and isinstance(error, EcglError | StopRequestedError):
             return _exit_code_of(error)
         raise
 
