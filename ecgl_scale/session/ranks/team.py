@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
@@ -34,6 +35,7 @@ from ecgl_scale.session.state import RunState
 SILENT_SECONDS = 600.0
 """A rank that does not come to an exchange for so long is lost; one whose process ends is missed at once."""
 BYE_SECONDS = 10.0
+"""So long the first rank waits for those that others have started, before the board ends with it."""
 EXPLAIN_SECONDS = 1.0
 """So long a rank may take to say why it has gone, or the system to say that its process has ended."""
 
@@ -239,9 +241,10 @@ class RankTeam(Team):
         if self._children is not None:
             self._children.end()
             return
+        deadline = time.monotonic() + BYE_SECONDS
         with suppress(RankLostError, TimeoutError):
             for rank in range(1, self.size):
-                self.board.wait(f"bye/{rank}", f"left/{rank}", seconds=BYE_SECONDS)
+                self.board.wait(f"bye/{rank}", f"left/{rank}", seconds=deadline - time.monotonic())
 
     def leave(self, what: str, exit_code: int) -> bool:
         """The end of another rank before its time; returns whether the first rank can hear of it."""
