@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale.config.schema import config_from_mapping
-from ecgl_scale.errors import UsageError
+from ecgl_scale.errors import EcglError, UsageError
 from ecgl_scale.learn.tensors import load_tensors
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.ranks.board import Board
@@ -163,10 +163,17 @@ def test_what_cannot_be_shared_is_refused(config: Path, tmp_path: Path, override
     assert not (tmp_path / "run").exists()
 
 
-def test_a_rank_whose_plan_does_not_fit_is_named_and_nothing_is_written(config: Path, tmp_path: Path) -> None:
+def test_a_run_that_does_not_fit_ends_all_ranks_and_writes_nothing(config: Path, tmp_path: Path) -> None:
     ran = run_cli("run", config, "--out", tmp_path / "run", "--ranks", 2, "--memory", "150MiB")
     assert ran.code == 4
     assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_has_no_runs_of_several_ranks(config: Path, tmp_path: Path) -> None:
+    ran = run_cli("sweep", config, "--grid", "engine.ranks=1,2", "--out", tmp_path / "sweep")
+    assert ran.code == 2
+    assert "engine.ranks" in ran.stderr
+    assert not (tmp_path / "sweep").exists()
 
 
 def test_the_plan_has_the_memory_of_the_exchange(store: Path) -> None:
@@ -252,9 +259,18 @@ def test_a_rank_that_would_compute_something_else_is_refused(store: Path, boards
         team.wait_until_ready(setup, notes.append)
 
 
+def test_a_rank_whose_own_plan_does_not_fit_is_told_with_its_machine(store: Path, boards: tuple[Board, Board]) -> None:
+    for rank, host in enumerate(("here", "there")):
+        boards[1].put(f"hello/{rank}", {"host": host})
+    boards[1].put("ready/1", {"refused": "train needs 3 GiB, the budget is 2 GiB", "exit_code": 4})
+    with pytest.raises(EcglError, match="rank 1 on there: train needs 3 GiB") as caught:
+        RankTeam(boards[0], 0, 2).wait_until_ready(RunSetup.open(config_from_mapping(mapping_of(store))), print)
+    assert caught.value.exit_code == 4
+
+
 def test_words_of_ranks_that_left_are_told_with_their_exit_code(store: Path, boards: tuple[Board, Board]) -> None:
     boards[1].put("hello/0", {"host": "here"})
     assert RankTeam(boards[1], 1, 2).leave("the disk is full", 5)
-    with pytest.raises(Exception, match="rank 1: the disk is full") as caught:
+    with pytest.raises(EcglError, match="rank 1: the disk is full") as caught:
         RankTeam(boards[0], 0, 2).wait_until_ready(RunSetup.open(config_from_mapping(mapping_of(store))), print)
-    assert caught.value.exit_code == 5  # type: ignore[attr-defined]
+    assert caught.value.exit_code == 5
