@@ -17,6 +17,7 @@ Neither gloo nor nccl encrypts, or asks who is there: ranks belong on a network 
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -79,9 +80,12 @@ class Ranks:
         """Whether anything can be sent."""
         return self._group is not None
 
-    def connect(self, store: dist.Store, device: torch.device, *, silent_seconds: float) -> None:
-        """Connect to all other ranks, who do the same: by nccl where weights are on a GPU, else by gloo."""
-        timeout = timedelta(seconds=silent_seconds)
+    def connect(self, store: dist.Store, device: torch.device, *, address: str, silent_seconds: float) -> None:
+        """Connect to all other ranks, who do the same: by nccl where weights are on a GPU, else by gloo.
+
+        gloo listens at ``address`` of this machine, unless GLOO_SOCKET_IFNAME names an interface.
+        """
+        timeout, interface = timedelta(seconds=silent_seconds), os.environ.get("GLOO_SOCKET_IFNAME", "")
         with _lost_rank():
             if device.type == "cuda":  # nccl sends from GPUs only
                 options = dist.ProcessGroupNCCL.Options()
@@ -89,7 +93,10 @@ class Ranks:
                 torch.cuda.set_device(device)
                 self._group, self._device = dist.ProcessGroupNCCL(store, self.rank, self.size, options), device
             else:
-                self._group = dist.ProcessGroupGloo(store, self.rank, self.size, timeout)
+                where = {"interface": interface} if interface else {"hostname": address}
+                options = dist.ProcessGroupGloo._Options()
+                options._devices, options._timeout = [dist.ProcessGroupGloo.create_device(**where)], timeout
+                self._group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
 
     def disconnect(self) -> None:
         """Close all connections, so that nobody waits for us in an exchange."""
