@@ -11,7 +11,7 @@ which a sum by all-reduce would. A step is then done by each rank for itself. Af
 all-reduce of a few numbers) on the crc32c of the weights and of how the blocks were cut, and on whether somebody was
 asked to stop. Where lanes take seconds they look for a stop between two lanes too, all after the same number of lanes.
 
-Bytes a rank sends an epoch: ``4 P (16 / R + 1)`` of P weights. Memory: see ``exchange_bytes``.
+Bytes a rank sends an epoch: at most ``4 P (16 / R + 1)`` of P weights. Memory: see ``exchange_bytes``.
 Neither gloo nor nccl encrypts, or asks who is there: ranks belong on a network that is trusted.
 """
 
