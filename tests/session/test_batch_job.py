@@ -128,7 +128,7 @@ def fake(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeS
 
 def check_results(run: Path, undisturbed: Path) -> None:
     found, wanted = (without_clocks(read_json(path / "results.json")) for path in (run, undisturbed))
-    assert found == wanted
+    assert {name: value for name, value in found.items() if name != "workers"} == wanted
 
 
 def test_a_job_goes_through_requeues_and_another_job_to_the_results_of_an_undisturbed_run(
