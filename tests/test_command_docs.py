@@ -40,9 +40,11 @@ def test_rows_say_values_default_and_meaning() -> None:
 
 def test_shared_options_are_listed_once() -> None:
     assert PARTS["ecgl ingest npz"].endswith(
-        "And the [edge options](#edge-options) and [build options](#build-options)."
+        "And the [edge options](#edge-options), [build options](#build-options) and [worker options](#worker-options)."
     )
-    assert PARTS["ecgl generate sbm"].endswith("And the [build options](#build-options).")
+    assert PARTS["ecgl generate sbm"].endswith(
+        "And the [build options](#build-options) and [worker options](#worker-options)."
+    )
     assert "`--overwrite`" in rows_of("build options")
     assert rows_of("edge options").keys().isdisjoint(rows_of("build options"))
     assert "`--symmetrise`" not in rows_of("ecgl ingest edges")

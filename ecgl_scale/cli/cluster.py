@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ Tls = Annotated[
     typer.Option("--tls", metavar="DIR", help="Certificates of the cluster, as `ecgl scheduler --tls DIR` makes them."),
 ]
 
+ENGINE_KEYS = ("workers", "scheduler", "worker_memory", "worker_threads", "tls")
+
 
 @dataclass(frozen=True)
 class ClusterOptions:
@@ -55,6 +58,17 @@ class ClusterOptions:
         from ecgl_scale.engine.cluster.settings import ClusterSettings
 
         return ClusterSettings(self.workers, self.scheduler, self.worker_memory, self.worker_threads, self.tls)
+
+    def overrides(self) -> list[str]:
+        """What is asked for, as keys of a config; there it takes the place of workers of the other kind."""
+        given = {name: getattr(self, name) for name in ENGINE_KEYS}
+        other: list[str] = []
+        if self.workers is not None:
+            other = ["scheduler"]
+        elif self.scheduler is not None:
+            other = ["workers", "worker_memory", "worker_threads"]
+        keys = {**dict.fromkeys(other), **{name: value for name, value in given.items() if value is not None}}
+        return [f"engine.{name}={json.dumps(value, default=str)}" for name, value in keys.items()]
 
 
 def scheduler(

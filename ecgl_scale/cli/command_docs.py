@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from ecgl_scale.base.durable import write_atomically
+from ecgl_scale.cli.cluster import ClusterOptions
 from ecgl_scale.cli.main import app
 from ecgl_scale.cli.options import BuildSettings, IngestSettings
 from ecgl_scale.errors import ExitCode, UsageError
@@ -25,9 +26,10 @@ NAME = "ecgl"
 NOT_SHOWN = {"help"}
 """Parameters that every command has; the page says so once."""
 
-_BUILD = tuple(entry.name for entry in fields(BuildSettings))
-_EDGES = tuple(entry.name for entry in fields(IngestSettings) if entry.name not in _BUILD)
-SHARED = {"edge options": _EDGES, "build options": _BUILD}
+_WORKERS = tuple(entry.name for entry in fields(ClusterOptions))
+_BUILD = tuple(entry.name for entry in fields(BuildSettings) if entry.name not in _WORKERS)
+_EDGES = tuple(entry.name for entry in fields(IngestSettings) if entry.name not in (*_BUILD, *_WORKERS))
+SHARED = {"edge options": _EDGES, "build options": _BUILD, "worker options": _WORKERS}
 """Parameters that stand in a section of their own, where a command has all of them."""
 
 
@@ -90,8 +92,12 @@ def _section(name: str, command: Any) -> str:
     elsewhere = NOT_SHOWN.union(*shared.values())
     own = [parameter for parameter in command.params if parameter.name not in elsewhere]
     links = [f"[{title}](#{title.replace(' ', '-')})" for title in shared]
-    parts = [f"`{_usage(name, command)}`", _table(own), f"And the {' and '.join(links)}." if links else ""]
+    parts = [f"`{_usage(name, command)}`", _table(own), f"And the {_listed(links)}." if links else ""]
     return "\n\n".join(part for part in parts if part)
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
 
 
 def _has(command: Any, keys: tuple[str, ...]) -> bool:

@@ -44,7 +44,7 @@ def npz(
     """Ingest one npz file."""
     from ecgl_scale.store.sources.npz import open_npz_source
 
-    build_and_report(context.obj, open_npz_source(file, columns), store, settings, edge_options(settings))
+    build_and_report(context.obj, open_npz_source(file, columns), store, settings, edge_options(settings), [file])
 
 
 @app.command("ogb")
@@ -122,4 +122,5 @@ def edges(
         dst_column=dst,
         raw_dtype=raw_ids.value,
     )
-    build_and_report(context.obj, source, paths[-1], settings, edge_options(settings))
+    files = [path for path in paths[:-1] if path.is_file()]  # others are patterns
+    build_and_report(context.obj, source, paths[-1], settings, edge_options(settings), files)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ecgl_scale.cli.options import Json, StorePath
+from ecgl_scale.cli.cluster import ClusterOptions
+from ecgl_scale.cli.options import Json, StorePath, takes_settings
 from ecgl_scale.cli.output import print_json, print_table
 from ecgl_scale.units import format_bytes, format_count
 
@@ -28,18 +29,28 @@ def info(store: StorePath, as_json: Json = False) -> None:
         print_table(_readable(store, manifest))
 
 
+@takes_settings
 def verify(
     context: typer.Context,
+    settings: ClusterOptions,
     store: StorePath,
     fast: bool = typer.Option(False, "--fast", help="Compare names, sizes and samples only; do not read every byte."),
     as_json: Json = False,
 ) -> None:
     """Read every byte of a store and check it."""
+    from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
+    from ecgl_scale.store.format import MANIFEST_NAME, Manifest
     from ecgl_scale.store.verify import verify_store
 
-    with context.obj.progress() as sink:
-        report = verify_store(store, Resources.of(on_event=sink), fast=fast)
+    Manifest.read(store)  # where there is none, nobody needs workers
+    with (
+        context.obj.progress() as sink,
+        with_workers(
+            settings.cluster(), Resources.of(on_event=sink), shared=(), inputs=[store / MANIFEST_NAME]
+        ) as resources,
+    ):
+        report = verify_store(store, resources, fast=fast)
     if as_json:
         print_json({"store": str(store), "ok": True, "fast": fast, **report.__dict__})
     elif not context.obj.quiet:

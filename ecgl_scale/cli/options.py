@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, get_annotations, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from ecgl_scale.cli.cluster import ClusterOptions
 from ecgl_scale.cli.output import Output, print_json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.units import format_bytes, format_count
@@ -75,7 +76,7 @@ FeatureDtype = Annotated[FeatureType, typer.Option("--feature-dtype", help="Stor
 
 
 @dataclass(frozen=True)
-class BuildSettings:
+class BuildSettings(ClusterOptions):
     """Options of every command that builds a store from features and edges someone made."""
 
     features_as: FeaturesAs = FeatureKind.AUTO
@@ -110,9 +111,10 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
         if parameter.name != "settings"
     ]
     field_hints = get_type_hints(kind, include_extras=True)
+    own_first = [name for base in kind.__mro__ for name in get_annotations(base)]
     shared = [
         Parameter(entry.name, Parameter.KEYWORD_ONLY, default=entry.default, annotation=field_hints[entry.name])
-        for entry in fields(kind)
+        for entry in sorted(fields(kind), key=lambda entry: own_first.index(entry.name))
     ]
 
     def wrapper(**values: Any) -> None:
@@ -128,22 +130,30 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def build_and_report(
-    output: Output, source: GraphSource, store: Path, settings: BuildSettings, edges: BuildOptions
+    output: Output,
+    source: GraphSource,
+    store: Path,
+    settings: BuildSettings,
+    edges: BuildOptions,
+    inputs: Sequence[Path] = (),
 ) -> None:
-    """Build the store and say what it holds."""
+    """Build the store and say what it holds; ``inputs`` are files that workers read, too."""
+    from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
     from ecgl_scale.store.build import build_store
 
     with output.progress() as sink:
-        manifest = build_store(
-            source,
-            store,
-            Resources.of(settings.memory, settings.threads, on_event=sink),
-            options=edges,
-            features_as=settings.features_as.value,
-            feature_dtype=settings.feature_dtype.value,
-            overwrite=settings.overwrite,
-        )
+        own = Resources.of(settings.memory, settings.threads, on_event=sink)
+        with with_workers(settings.cluster(), own, shared=[store], inputs=inputs) as resources:
+            manifest = build_store(
+                source,
+                store,
+                resources,
+                options=edges,
+                features_as=settings.features_as.value,
+                feature_dtype=settings.feature_dtype.value,
+                overwrite=settings.overwrite,
+            )
     if settings.as_json:
         from ecgl_scale.cli.inspect import summary
 

@@ -130,7 +130,7 @@ def rank(
     check_output_file(out)
     with context.obj.progress() as sink:
         own = Resources.of(settings.memory, settings.threads, on_event=sink)
-        with with_workers(settings.cluster(), own, shared=out.parent, inputs=[graph.path / MANIFEST_NAME]) as resources:
+        with with_workers(settings.cluster(), own, shared=[out], inputs=[graph.path / MANIFEST_NAME]) as resources:
             report = rank_store(graph, out, request, resources)
     if settings.as_json:
         print_json({"store": str(store), "out": str(out), **asdict(report)})

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ecgl_scale.cli.options import Json, Memory, StorePath
-from ecgl_scale.cli.output import log_warnings, print_json
+from ecgl_scale.cli.cluster import ClusterOptions
+from ecgl_scale.cli.options import Json, Memory, StorePath, takes_settings
+from ecgl_scale.cli.output import Output, log_warnings, print_json
 from ecgl_scale.errors import DoesNotFitError
 from ecgl_scale.units import format_bytes, format_count
 
@@ -27,21 +28,26 @@ Overrides = Annotated[
 ]
 
 
+@takes_settings
 def plan(
     context: typer.Context,
+    settings: ClusterOptions,
     config: ConfigPath,
     overrides: Overrides = None,
     memory: Memory = None,
     as_json: Json = False,
 ) -> None:
     """What each stage of a run will need, and about how long it takes; fails where it does not fit."""
+    _show_plan(context.obj, _load(config, overrides, memory, settings), as_json)
+
+
+def _show_plan(output: Output, config: RunConfig, as_json: bool) -> None:
     from ecgl_scale.session.plan.remedy import require_fit
     from ecgl_scale.session.plan.run_plan import plan_run
-    from ecgl_scale.session.setup import RunSetup
+    from ecgl_scale.session.setup import RunSetup, resources_of
     from ecgl_scale.session.time.estimate import with_times
 
-    loaded = _load(config, overrides, memory)
-    setup = RunSetup.open(loaded, log_warnings)
+    setup = RunSetup.open(config, resources_of(config, log_warnings))
     found, refused = plan_run(setup), None
     try:
         require_fit(found, setup)
@@ -50,14 +56,16 @@ def plan(
     found = with_times(found, setup)
     if as_json:
         print_json({**found.as_json(), "dropped_classes": [asdict(gone) for gone in setup.stream.dropped]})
-    elif not context.obj.quiet:
+    elif not output.quiet:
         print(found)
     if refused is not None:
         raise refused
 
 
+@takes_settings
 def run(
     context: typer.Context,
+    settings: ClusterOptions,
     config: ConfigPath,
     out: Annotated[
         Path | None,
@@ -87,14 +95,14 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Learn a stream of tasks and test on all of them."""
+    loaded = _load(config, overrides, memory, settings)
     if dry_run:
-        plan(context, config, overrides, memory, as_json)
+        _show_plan(context.obj, loaded, as_json)
         return
     if out is None:
         raise typer.BadParameter("a run needs a directory", param_hint="--out")
     from ecgl_scale.session.run import run as run_config
 
-    loaded = _load(config, overrides, memory)
     with context.obj.progress() as sink:
         results = run_config(loaded, out, resume=resume, memray=memray, on_event=sink)
     if as_json:
@@ -103,8 +111,10 @@ def run(
         _print_results(results, out)
 
 
+@takes_settings
 def infer(
     context: typer.Context,
+    settings: ClusterOptions,
     run_directory: Annotated[
         Path, typer.Argument(metavar="RUN", help="Directory of a finished run, or of a model that ECGL.save wrote.")
     ],
@@ -138,7 +148,9 @@ def infer(
     from ecgl_scale.session.infer import infer_store
 
     with context.obj.progress() as sink:
-        report = infer_store(run_directory, store, out, memory=memory, threads=threads, on_event=sink)
+        report = infer_store(
+            run_directory, store, out, memory=memory, threads=threads, cluster=settings.cluster(), on_event=sink
+        )
     if as_json:
         print_json(report)
     elif not context.obj.quiet:
@@ -147,10 +159,11 @@ def infer(
         print(f"{out}: {format_count(report['num_nodes'])} nodes, {seconds}, peak memory {peak}")
 
 
-def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunConfig:
+def _load(config: Path, overrides: list[str] | None, memory: str | None, settings: ClusterOptions) -> RunConfig:
     from ecgl_scale.config.schema import load_config
 
-    return load_config(config, [*(overrides or []), *([] if memory is None else [f"memory={memory}"])])
+    given = [] if memory is None else [f"memory={memory}"]
+    return load_config(config, [*(overrides or []), *given, *settings.overrides()])
 
 
 def _print_results(results: dict[str, Any], out: Path) -> None:

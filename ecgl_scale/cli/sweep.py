@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ecgl_scale.cli.options import Json, Memory
+from ecgl_scale.cli.cluster import ClusterOptions
+from ecgl_scale.cli.options import Json, Memory, takes_settings
 from ecgl_scale.cli.output import fail, print_json
 from ecgl_scale.cli.run import ConfigPath, Overrides
 from ecgl_scale.errors import StopRequestedError
@@ -15,8 +16,10 @@ from ecgl_scale.errors import StopRequestedError
 AGAIN = "run the same command again: finished runs are kept, the others go on"
 
 
+@takes_settings
 def sweep(
     context: typer.Context,
+    settings: ClusterOptions,
     config: ConfigPath,
     out: Annotated[
         Path,
@@ -39,7 +42,9 @@ def sweep(
     jobs: Annotated[
         str | None,
         typer.Option(
-            "--jobs", metavar="auto|N", help="Runs at a time; auto: as cores and memory allow. Default: the config's."
+            "--jobs",
+            metavar="auto|N",
+            help="Runs at a time; auto: as cores and memory allow. Default: the config's. With workers, one on each.",
         ),
     ] = None,
     memory: Memory = None,
@@ -52,15 +57,14 @@ def sweep(
     """Run every combination of a grid with every seed; stopped, the same command goes on."""
     from ecgl_scale.config.sweep import load_sweep, parse_jobs
     from ecgl_scale.engine.resources import Resources
-    from ecgl_scale.session.sweep.run_sweep import run_sweep
+    from ecgl_scale.session.sweep.run_sweep import run_sweep, with_workers_of
 
     del resume
-    given = [*(overrides or []), *([] if memory is None else [f"memory={memory}"])]
+    given = [*(overrides or []), *([] if memory is None else [f"memory={memory}"]), *settings.overrides()]
     loaded = load_sweep(config, grid=grid or (), seeds=seeds, overrides=given)
     at_a_time = loaded.jobs if jobs is None else parse_jobs(jobs, where="--jobs")
     try:
-        with context.obj.progress() as sink:
-            resources = Resources.of(on_event=sink)
+        with context.obj.progress() as sink, with_workers_of(loaded, Resources.of(on_event=sink), out) as resources:
             record = run_sweep(loaded, out, config=config, resources=resources, jobs=at_a_time)
     except StopRequestedError as stopped:
         raise StopRequestedError(stopped.what, where=out, fix=AGAIN) from None

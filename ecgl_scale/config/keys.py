@@ -11,6 +11,11 @@ NOT_IN_DIGEST = (
     "infer.backend",
     "infer.partitioner",
     "infer.partitions",
+    "engine.workers",
+    "engine.scheduler",
+    "engine.worker_memory",
+    "engine.worker_threads",
+    "engine.tls",
     "engine.ranks",
 )
 """Keys that say where and how to compute, not what: a result changes by rounding at most."""

@@ -15,9 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic import AfterValidator, Field, ValidationError, create_model, model_validator
 
 from ecgl_scale.config.keys import NOT_CHANGES, NOT_IN_DIGEST, SECTIONS
+from ecgl_scale.config.kinds import AnyPath, Memory, Size
 from ecgl_scale.config.messages import usage_error
 from ecgl_scale.config.method_sections import describe_methods_key, is_method, method_names, section_classes
 from ecgl_scale.config.presets import DEFAULT_PRESET, PRESETS
@@ -28,13 +29,11 @@ from ecgl_scale.config.sections import (
     LearnConfig,
     RankConfig,
     Section,
-    Size,
     TasksConfig,
     values,
 )
 from ecgl_scale.config.text import dump_yaml, read_mapping, set_keys
 from ecgl_scale.errors import UsageError
-from ecgl_scale.units import parse_bytes
 
 __all__ = [
     "NOT_IN_DIGEST",
@@ -55,25 +54,6 @@ SectionOf = TypeVar("SectionOf", bound=Section)
 _MAX_SEED = 2**63 - 1  # torch and numpy both take it
 
 
-def _checked_path(given: object) -> object:
-    if isinstance(given, str) and (not given.strip() or "\0" in given):
-        raise ValueError("not a path")
-    return given
-
-
-def _checked_memory(given: object) -> object:
-    text = str(given) if isinstance(given, int) and not isinstance(given, bool) else given
-    if not isinstance(text, str):
-        return text
-    try:
-        num_bytes = parse_bytes(text)
-    except UsageError as error:
-        raise ValueError("not a size") from error  # what it may be is told with the key's name
-    if num_bytes < 1:
-        raise ValueError("no memory at all")
-    return text
-
-
 def _checked_method(given: str) -> str:
     if not is_method(given):
         raise ValueError("no such method")
@@ -87,8 +67,6 @@ def _describe_method(schema: dict[str, Any]) -> None:
 
 
 _Method = Annotated[str, AfterValidator(_checked_method)]
-_Path = Annotated[Path, BeforeValidator(_checked_path), Field(strict=False)]
-_Memory = Annotated[str, BeforeValidator(_checked_memory)]
 
 
 class RunConfig(Section):
@@ -97,7 +75,7 @@ class RunConfig(Section):
     These are the keys that hold for every method; a config that is loaded also has a section for each method.
     """
 
-    store: _Path = Field(
+    store: AnyPath = Field(
         description="The graph, as `ecgl ingest` or `ecgl generate` made it.", json_schema_extra=values("path")
     )
     method: _Method = Field(default="ecgl", json_schema_extra=_describe_method)
@@ -114,13 +92,13 @@ class RunConfig(Section):
         description="Of split, weights and batches.",
         json_schema_extra=values("integer >= 0"),
     )
-    memory: _Memory | None = Field(
+    memory: Memory | None = Field(
         default=None,
         description="What the run may use in all. `null`: 80 % of the tightest limit around the process.",
         json_schema_extra=values("a size such as `512MiB` or `8GiB`, or `null`"),
     )
     threads: Size | None = Field(default=None, description="Threads that read and compute. `null`: one a core.")
-    cache: _Path | None = Field(
+    cache: AnyPath | None = Field(
         default=None,
         description="Folder where task graphs are kept for later runs. `null`: inside the run's own.",
         json_schema_extra=values("path or `null`"),

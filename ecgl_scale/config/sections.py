@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ecgl_scale.config.choices import Dangling, Norm, Quota
+from ecgl_scale.config.kinds import AnyPath, Memory, Size
 from ecgl_scale.errors import UsageError
-
-Size = Annotated[int, Field(ge=1)]
 
 
 def values(text: str) -> Any:
@@ -257,6 +256,30 @@ class InferConfig(Section):
 class EngineConfig(Section):
     """Who computes. No result depends on it."""
 
+    workers: Size | None = Field(
+        default=None,
+        description="Worker processes that are started on this machine and share all work on the graph; see "
+        "docs/cluster.md. `null`: this process alone.",
+    )
+    scheduler: str | None = Field(
+        default=None,
+        description="Instead of `workers`, a running Dask cluster: `tcp://HOST:PORT`, `tls://HOST:PORT`, or its "
+        "scheduler file.",
+        json_schema_extra=values("address, path or `null`"),
+    )
+    worker_memory: Memory | None = Field(
+        default=None,
+        description="Most memory of each of `workers`. `null`: an equal share for each and for this process.",
+        json_schema_extra=values("a size such as `512MiB` or `8GiB`, or `null`"),
+    )
+    worker_threads: Size | None = Field(
+        default=None, description="Threads of each of `workers`. `null`: an equal share of the cores."
+    )
+    tls: AnyPath | None = Field(
+        default=None,
+        description="Folder with the certificates of the cluster, as `ecgl scheduler --tls` makes it.",
+        json_schema_extra=values("path or `null`"),
+    )
     ranks: Size = Field(
         default=1,
         description="Processes that share the training, each with its lanes of blocks; see docs/ranks.md. `memory` and "

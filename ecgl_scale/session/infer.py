@@ -17,6 +17,8 @@ from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.base.output_file import check_output_file
+from ecgl_scale.engine.cluster.entrance import with_workers
+from ecgl_scale.engine.cluster.settings import ALONE, ClusterSettings
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
@@ -24,6 +26,7 @@ from ecgl_scale.infer.hops import k_hop_features, plan_k_hops
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.setup import infer_settings
+from ecgl_scale.store.format import MANIFEST_NAME
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB
 
@@ -44,11 +47,12 @@ def infer_store(
     *,
     memory: str | None = None,
     threads: int | None = None,
+    cluster: ClusterSettings = ALONE,
     on_event: EventSink = ignore_events,
 ) -> dict[str, Any]:
     """Write ``node, label, score`` of every node to a Parquet file; ``score`` is the softmax of the label's output.
 
-    ``memory`` and ``threads`` are those of the run's config where they are not given.
+    ``memory`` and ``threads`` are those of the run's config where they are not given; its workers are not asked.
 
     Raises
     ------
@@ -60,7 +64,7 @@ def infer_store(
     target = check_output_file(out)
     _refuse_own_files(run, target)
     model = load_model(run)
-    config, weights = model.config, model.weights
+    config, num_features = model.config, model.weights.num_features
     resources = Resources.of(
         config.memory if memory is None else memory,
         config.threads if threads is None else threads,
@@ -68,18 +72,26 @@ def infer_store(
     )
     graph = GraphStore.open(store)
     graph.require_features()
-    if graph.num_features != weights.num_features:
+    if graph.num_features != num_features:
         raise UsageError(
-            f"the store has {graph.num_features} features, the run was trained on {weights.num_features}",
+            f"the store has {graph.num_features} features, the run was trained on {num_features}",
             where=store,
             expected="a store with the same features",
         )
     _warn(model, graph)
+    with with_workers(cluster, resources, shared=[target], inputs=[graph.path / MANIFEST_NAME]) as resources:
+        found = _predict(model, graph, target, resources)
+    return {"out": str(out), "num_nodes": graph.num_nodes, "num_classes": len(model.classes), **found}
+
+
+def _predict(model: SavedModel, graph: GraphStore, target: Path, resources: Resources) -> dict[str, Any]:
+    """Plan, predict and write; what is finished waits in a directory beside the target where that fails."""
+    config = model.config
     plan = _plan(model, graph, resources)
     _log.info(plan.summary())
     work = target.absolute().with_name(f".{target.name}.work")
     resources = resources.with_work(work / "engine")
-    with storage_errors(out):
+    with storage_errors(target):
         work.mkdir(exist_ok=True)
     result: Any
     try:
@@ -89,7 +101,7 @@ def infer_store(
             else:
                 found = infer_logits(
                     graph,
-                    weights.arrays(),
+                    model.weights.arrays(),
                     resources,
                     settings=infer_settings(config),
                     scaling=model.scaling,
@@ -102,8 +114,7 @@ def infer_store(
             work.rmdir()  # only where nothing is in it that the same command could go on with
         raise
     shutil.rmtree(work, ignore_errors=True)
-    about = {"out": str(out), "num_nodes": graph.num_nodes, "num_classes": len(model.classes), **result}
-    return {**about, "peak_bytes": sampler.peak_bytes, "plan": plan.as_json()}
+    return {**result, "peak_bytes": sampler.peak_bytes, "plan": plan.as_json()}
 
 
 def _refuse_own_files(run: Path, target: Path) -> None:

@@ -28,6 +28,7 @@ from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.clock import StageClock
+from ecgl_scale.engine.cluster.entrance import with_workers
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.session.checkpoint import Checkpoints
@@ -39,9 +40,10 @@ from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.profile import draw_profile, require_memray, tracked
 from ecgl_scale.session.results import make_results, summary, write_metrics
 from ecgl_scale.session.run_log import LOG_NAME, RunLog
-from ecgl_scale.session.setup import RunSetup
+from ecgl_scale.session.setup import RunSetup, cluster_of, resources_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.time.estimate import is_long, with_times
+from ecgl_scale.store.format import MANIFEST_NAME
 from ecgl_scale.tasks.stream import Task
 
 
@@ -67,8 +69,19 @@ def run(
     if memray:
         require_memray()
     early: list[Event] = []
-    setup = RunSetup.open(config, _both(early.append, on_event))
-    plan = plan_run(setup)
+    setup = RunSetup.open(config, resources_of(config, _both(early.append, on_event)))
+    files = [out, *([] if config.cache is None else [config.cache])]
+    with with_workers(
+        cluster_of(config), setup.resources, shared=files, inputs=[setup.graph.path / MANIFEST_NAME]
+    ) as resources:
+        return _run_into(out, replace(setup, resources=resources), early, on_event, resume=resume, memray=memray)
+
+
+def _run_into(
+    out: Path, setup: RunSetup, early: list[Event], on_event: EventSink, *, resume: bool, memray: bool
+) -> dict[str, Any]:
+    """Plan, take the directory, and do what is still to do there; ``early`` are events from before there was a log."""
+    config, plan = setup.config, plan_run(setup)
     require_fit(plan, setup)
     if is_long(plan, setup):
         plan = with_times(plan, setup)

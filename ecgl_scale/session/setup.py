@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.engine.cluster.settings import ClusterSettings
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.settings import InferSettings
@@ -26,10 +27,11 @@ class RunSetup:
     resources: Resources
 
     @classmethod
-    def open(cls, config: RunConfig, on_event: EventSink = ignore_events) -> RunSetup:
-        """Open the store of a config, draw its tasks, and find out what the run may use."""
+    def open(cls, config: RunConfig, resources: Resources | None = None) -> RunSetup:
+        """Open the store of a config and draw its tasks; without ``resources``, find out what the run may use."""
+        resources = resources or resources_of(config)
         graph = open_store(config)
-        return cls(config, graph, task_stream(graph, config, on_event), resources_of(config, on_event))
+        return cls(config, graph, task_stream(graph, config, resources.on_event), resources)
 
     def with_config(self, config: RunConfig) -> RunSetup:
         """This run with other settings; what they do not say stays, and no limit is looked for again."""
@@ -50,6 +52,12 @@ class RunSetup:
 def resources_of(config: RunConfig, on_event: EventSink = ignore_events) -> Resources:
     """What a run of this config may use, found out once."""
     return Resources.of(config.memory, config.threads, on_event=on_event)
+
+
+def cluster_of(config: RunConfig) -> ClusterSettings:
+    """Which workers a config asks for."""
+    engine = config.engine
+    return ClusterSettings(engine.workers, engine.scheduler, engine.worker_memory, engine.worker_threads, engine.tls)
 
 
 def open_store(config: RunConfig) -> GraphStore:

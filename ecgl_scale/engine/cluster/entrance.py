@@ -1,6 +1,6 @@
 """Where a command gets its workers: connect, compare, warn, and only then begin.
 
-    with with_workers(settings, resources, shared=out.parent, inputs=[store / "manifest.json"]) as resources: ...
+    with with_workers(settings, resources, shared=[out], inputs=[store / "manifest.json"]) as resources: ...
 
 Nothing has been written before all workers run the same code, see the same files and have been asked for their memory.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,11 +33,12 @@ from ecgl_scale.units import format_bytes
 
 @contextmanager
 def with_workers(
-    settings: ClusterSettings, resources: Resources, *, shared: Path, inputs: Iterable[Path] = ()
+    settings: ClusterSettings, resources: Resources, *, shared: Iterable[Path], inputs: Iterable[Path] = ()
 ) -> Iterator[Resources]:
     """These resources with the workers that a user asked for; they themselves where nobody did.
 
-    ``shared`` is a directory that all must see, as rows go there; ``inputs`` are files that all read.
+    ``shared`` is what will be written: all must see the directories it goes to, as rows go there, too. ``inputs`` are
+    files that all read.
     """
     if settings.is_alone:
         yield resources
@@ -50,8 +51,9 @@ def with_workers(
         raise UsageError(
             "workers need Dask, which is not installed", fix="pip install 'ecgl-scale[cluster]'"
         ) from error
-    with connect(settings) as cluster, _token(shared) as token:
-        files = {str(path.absolute()): path.stat().st_size for path in (token, *inputs)}
+    with connect(settings) as cluster, ExitStack() as stack:
+        tokens = [stack.enter_context(_token(directory)) for directory in sorted({*map(_existing, shared)})]
+        files = {str(path.absolute()): path.stat().st_size for path in (*tokens, *inputs)}
         cluster.facts = tuple(share_memory(cluster.describe(files)))
         warning = check_workers(WorkerFacts(**describe_process("this process", {})), cluster.facts)
         if warning is not None:
@@ -77,10 +79,15 @@ def _divide(resources: Resources, settings: ClusterSettings) -> tuple[Resources,
     return replace(resources, budget=budget), replace(settings, worker_memory=memory, worker_threads=threads)
 
 
+def _existing(path: Path) -> Path:
+    """The nearest directory above a path that is there: what is missing will be made in it."""
+    return next(folder for folder in path.absolute().parents if folder.is_dir())
+
+
 @contextmanager
-def _token(shared: Path) -> Iterator[Path]:
+def _token(directory: Path) -> Iterator[Path]:
     """A file that exists only now: who sees it sees the same file system, and not an old copy."""
-    path = shared.absolute() / f".ecgl-{uuid.uuid4().hex}.token"
+    path = directory / f".ecgl-{uuid.uuid4().hex}.token"
     with storage_errors(path):
         path.write_bytes(uuid.uuid4().bytes)
     try:

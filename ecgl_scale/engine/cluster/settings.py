@@ -29,21 +29,24 @@ class ClusterSettings:
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.scheduler is not None:
-            raise UsageError("--workers and --scheduler exclude each other", fix="give one of them")
+            raise UsageError("workers and scheduler exclude each other", fix="give one of them")
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"{self.workers} workers", expected="at least one")
         if self.worker_threads is not None and self.worker_threads < 1:
             raise UsageError(f"{self.worker_threads} threads for each worker", expected="at least one")
         if self.workers is None and (self.worker_memory is not None or self.worker_threads is not None):
             raise UsageError(
-                "--worker-memory and --worker-threads are for workers that this command starts",
-                fix="give --workers too; workers of a cluster get theirs from `ecgl worker --memory --threads`",
+                "memory and threads of workers are for workers that this command starts",
+                fix="give workers too; workers of a cluster get theirs from `ecgl worker --memory --threads`",
             )
 
     @property
     def is_alone(self) -> bool:
         """Whether this process does all work itself."""
         return self.workers is None and self.scheduler is None
+
+
+ALONE = ClusterSettings()
 
 
 def scheduler_address(given: str) -> str:

@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.config.kinds import Size
 from ecgl_scale.config.schema import RunConfig
-from ecgl_scale.config.sections import Section, Size
+from ecgl_scale.config.sections import Section
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.graph.propagate import one_hop_features, plan_one_hop
 from ecgl_scale.learn.adam import Adam

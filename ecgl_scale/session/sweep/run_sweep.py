@@ -16,6 +16,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,21 +27,32 @@ from ecgl_scale.base.heartbeat import Heartbeat
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.output_file import refuse_inside_store
 from ecgl_scale.base.signals import told_of_signals, uninterrupted
-from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.config.schema import EngineConfig, RunConfig
 from ecgl_scale.config.sweep import Jobs, Sweep
 from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.cluster.entrance import with_workers
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import EcglError, ExitCode, InvalidInputError, StoreExistsError, UsageError
 from ecgl_scale.session.directory import CONFIG_NAME, LOCK_NAME, read_results, refuse_other_run
+from ecgl_scale.session.setup import cluster_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.sweep.run_work import HEARTBEAT_NAME, SEED_PREFIX, RunsHere, RunWork, has_finished, log_of
 from ecgl_scale.session.sweep.sweep_plan import Schedule, Share, make_schedule
 from ecgl_scale.session.sweep.sweep_record import RECORD_NAME, SweepRun, make_record, write_record
+from ecgl_scale.store.format import MANIFEST_NAME
 
 CACHE_NAME = "tasks"
 STAGE = "sweep"
 STOPPED_CODES = (ExitCode.STOPPED, ExitCode.INTERRUPTED)
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+
+
+def with_workers_of(sweep: Sweep, resources: Resources, out: Path) -> AbstractContextManager[Resources]:
+    """These resources with the workers that the sweep's config asks for: each of them does whole runs."""
+    configs = [combination.config for combination in sweep.combinations]
+    manifests = {config.store / MANIFEST_NAME for config in configs}
+    inputs = [path for path in sorted(manifests) if path.is_file()]  # a run without a store fails by itself
+    return with_workers(cluster_of(configs[0]), resources, shared=[out], inputs=inputs)
 
 
 def run_sweep(sweep: Sweep, out: Path, *, config: Path, resources: Resources, jobs: Jobs = "auto") -> dict[str, Any]:
@@ -102,8 +114,10 @@ def _refuse_other_directory(out: Path) -> None:
 
 
 def _config_of(run: SweepRun, out: Path) -> RunConfig:
+    """The config of a run, which starts no workers of its own: it is done by one."""
     config = run.combination.config
-    return config.model_copy(update={"seed": run.seed, "cache": config.cache or out / CACHE_NAME})
+    alone = EngineConfig(ranks=config.engine.ranks)
+    return config.model_copy(update={"seed": run.seed, "cache": config.cache or out / CACHE_NAME, "engine": alone})
 
 
 def _is_finished(run: SweepRun, config: RunConfig) -> bool:

@@ -70,17 +70,24 @@ class RunWork(Work[None, RunEnd]):
         self._is_stopped = is_stopped
         self._token = token
         self._share = share or Share(None, None)
+        self._folder: Path | None = None
+        """Where a run is started, as paths in its config may be relative; None stands for where this process is."""
 
     def describe(self) -> Json:
-        """The sweep's directory, the runs below it and whose heartbeat to listen to."""
-        return {"out": str(self._out), "names": list(self._names), "token": self._token}
+        """The sweep's directory, the runs below it, whose heartbeat to listen to, and what paths are relative to."""
+        names = list(self._names)
+        return {"out": str(self._out), "names": names, "token": self._token, "folder": str(Path.cwd())}
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> RunWork:
         """Ready where this is called: a run may use what the worker has left."""
         share = Share(resources.room_bytes, resources.threads)
-        out, token = Path(description["out"]), description["token"]
-        return cls(out, description["names"], threading.Event(), token=token, share=share)
+        opened = cls(
+            Path(description["out"]), description["names"], threading.Event(), token=description["token"], share=share
+        )
+        folder = Path(description["folder"])
+        opened._folder = folder if folder.is_dir() else None
+        return opened
 
     def run(self, block: Block, given: Json, scratch: None) -> RunEnd:
         """Run it to its end, unless it has come there already."""
@@ -124,6 +131,7 @@ class RunWork(Work[None, RunEnd]):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                cwd=self._folder,
             )
 
 
