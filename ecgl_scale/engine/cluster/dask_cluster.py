@@ -58,8 +58,8 @@ def run_unit(job: str, blocks: str, given: str) -> dict[str, Any]:
     return _runner_of(get_worker()).run(job, blocks, given)
 
 
-def close_job_on_worker(name: str, dask_worker: Any) -> None:
-    """Let go of a job's work on a Dask worker."""
+async def close_job_on_worker(name: str, dask_worker: Any) -> None:
+    """Let go of a job's work on a Dask worker; a coroutine, as Dask waits for the end of all other functions."""
     _runner_of(dask_worker).close(name)
 
 
