@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.cli.options import Json, StorePath
 from ecgl_scale.cli.output import print_json, print_table
 from ecgl_scale.units import format_bytes, format_count
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 def info(store: StorePath, as_json: Json = False) -> None:
     """Show what a store holds."""
-    from ecgl_scale.store.format import Manifest
+    from ecgl_scale.store.remote import read_manifest
     from ecgl_scale.store.verify import check_files
 
-    manifest = Manifest.read(store)
-    check_files(store, manifest)
+    location = location_of(store)
+    manifest = read_manifest(location)
+    check_files(location, manifest)
     if as_json:
-        print_json(summary(store, manifest))
+        print_json(summary(location, manifest))
     else:
-        print_table(_readable(store, manifest))
+        print_table(_readable(location, manifest))
 
 
 def verify(
@@ -38,18 +39,19 @@ def verify(
     from ecgl_scale.engine.resources import Resources
     from ecgl_scale.store.verify import verify_store
 
+    location = location_of(store)
     with context.obj.progress() as sink:
-        report = verify_store(store, Resources.of(on_event=sink), fast=fast)
+        report = verify_store(location, Resources.of(on_event=sink), fast=fast)
     if as_json:
-        print_json({"store": str(store), "ok": True, "fast": fast, **report.__dict__})
+        print_json({"store": str(location), "ok": True, "fast": fast, **report.__dict__})
     elif not context.obj.quiet:
         print(
-            f"{store}: good; {format_count(report.num_files)} files, {format_bytes(report.num_bytes)}, "
+            f"{location}: good; {format_count(report.num_files)} files, {format_bytes(report.num_bytes)}, "
             f"{format_count(report.num_edges)} edges {'sampled' if fast else 'read'}"
         )
 
 
-def summary(store: Path, manifest: Manifest) -> dict[str, Any]:
+def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
     """What ``info --json`` prints."""
     edges, features = manifest.edges, manifest.features
     return {
@@ -75,7 +77,7 @@ def summary(store: Path, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _readable(store: Path, manifest: Manifest) -> dict[str, object]:
+def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
     edges, features = manifest.edges, manifest.features
     direction = "both directions stored" if edges.symmetrised else "direction as given"
     rows: dict[str, object] = {

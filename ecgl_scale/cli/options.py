@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from ecgl_scale.base.objects.url import location_of
 from ecgl_scale.cli.output import Output, print_json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.units import format_bytes, format_count
@@ -35,7 +36,9 @@ class FeatureType(StrEnum):
     FLOAT16 = "float16"
 
 
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the store.")]
+StorePath = Annotated[
+    Path, typer.Argument(metavar="STORE", help="Directory of the store, or its URL: s3://BUCKET/NAME.")
+]
 Memory = Annotated[
     str | None,
     typer.Option(
@@ -132,12 +135,13 @@ def build_and_report(
 ) -> None:
     """Build the store and say what it holds."""
     from ecgl_scale.engine.resources import Resources
-    from ecgl_scale.store.build import build_store
+    from ecgl_scale.store.publish import build_store_at
 
+    location = location_of(store)
     with output.progress() as sink:
-        manifest = build_store(
+        manifest = build_store_at(
             source,
-            store,
+            location,
             Resources.of(settings.memory, settings.threads, on_event=sink),
             options=edges,
             features_as=settings.features_as.value,
@@ -147,14 +151,12 @@ def build_and_report(
     if settings.as_json:
         from ecgl_scale.cli.inspect import summary
 
-        print_json(summary(store, manifest))
+        print_json(summary(location, manifest))
     elif not output.quiet:
         features = manifest.features
         shown = "" if features is None else f", {format_count(features.num_features)} {features.kind} features"
-        print(
-            f"{store}: {format_count(manifest.num_nodes)} nodes, {format_count(manifest.edges.num_edges)} edges{shown},"
-            f" {format_bytes(manifest.total_bytes)}"
-        )
+        counts = f"{format_count(manifest.num_nodes)} nodes, {format_count(manifest.edges.num_edges)} edges{shown}"
+        print(f"{location}: {counts}, {format_bytes(manifest.total_bytes)}")
 
 
 def edge_options(settings: IngestSettings) -> BuildOptions:

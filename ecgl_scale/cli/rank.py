@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ecgl_scale.base.objects.url import location_of
 from ecgl_scale.cli.options import Json, Memory, StorePath, Threads, takes_settings
 from ecgl_scale.cli.output import print_json
 from ecgl_scale.config.choices import Dangling, Norm, Precision, Quota, RankKind
@@ -122,11 +123,12 @@ def rank(
     from ecgl_scale.store.graph import GraphStore
 
     request = settings.request()
-    graph = GraphStore.open(store)
+    location = location_of(store)
+    graph = GraphStore.open(location)
     with context.obj.progress() as sink:
         report = rank_store(graph, out, request, Resources.of(settings.memory, settings.threads, on_event=sink))
     if settings.as_json:
-        print_json({"store": str(store), "out": str(out), **asdict(report)})
+        print_json({"store": str(location), "out": str(out), **asdict(report)})
     elif not context.obj.quiet:
         peak = f"{format_bytes(report.peak_bytes)} of {format_bytes(report.plan['peak_bytes'])} planned"
         print(f"{out}: {format_count(report.num_written)} nodes, peak memory {peak}")

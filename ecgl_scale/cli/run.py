@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ecgl_scale.base.objects.url import location_of
 from ecgl_scale.cli.options import Json, Memory, StorePath
 from ecgl_scale.cli.output import log_warnings, print_json
 from ecgl_scale.errors import DoesNotFitError
@@ -134,7 +135,7 @@ def infer(
     from ecgl_scale.session.infer import infer_store
 
     with context.obj.progress() as sink:
-        report = infer_store(run_directory, store, out, memory=memory, threads=threads, on_event=sink)
+        report = infer_store(run_directory, location_of(store), out, memory=memory, threads=threads, on_event=sink)
     if as_json:
         print_json(report)
     elif not context.obj.quiet:

@@ -15,8 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
 
+from ecgl_scale.base.objects.url import AnyPath, ObjectUrl, location_of
 from ecgl_scale.config.keys import NOT_CHANGES, NOT_IN_DIGEST, SECTIONS
 from ecgl_scale.config.messages import usage_error
 from ecgl_scale.config.method_sections import describe_methods_key, is_method, method_names, section_classes
@@ -53,10 +64,10 @@ SectionOf = TypeVar("SectionOf", bound=Section)
 _MAX_SEED = 2**63 - 1  # torch and numpy both take it
 
 
-def _checked_path(given: object) -> object:
-    if isinstance(given, str) and (not given.strip() or "\0" in given):
+def _checked_location(given: object) -> AnyPath:
+    if not isinstance(given, str | Path | ObjectUrl) or not str(given).strip() or "\0" in str(given):
         raise ValueError("not a path")
-    return given
+    return location_of(given)
 
 
 def _checked_memory(given: object) -> object:
@@ -85,7 +96,12 @@ def _describe_method(schema: dict[str, Any]) -> None:
 
 
 _Method = Annotated[str, AfterValidator(_checked_method)]
-_Path = Annotated[Path, BeforeValidator(_checked_path), Field(strict=False)]
+_Location = Annotated[
+    AnyPath,
+    PlainValidator(_checked_location),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "format": "path"}),
+]
 _Memory = Annotated[str, BeforeValidator(_checked_memory)]
 
 
@@ -95,8 +111,8 @@ class RunConfig(Section):
     These are the keys that hold for every method; a config that is loaded also has a section for each method.
     """
 
-    store: _Path = Field(
-        description="The graph, as `ecgl ingest` or `ecgl generate` made it.", json_schema_extra=values("path")
+    store: _Location = Field(
+        description="The graph, as `ecgl ingest` or `ecgl generate` made it.", json_schema_extra=values("path or URL")
     )
     method: _Method = Field(default="ecgl", json_schema_extra=_describe_method)
     preset: Literal["paper", "reference", "plus"] = Field(
@@ -118,10 +134,10 @@ class RunConfig(Section):
         json_schema_extra=values("a size such as `512MiB` or `8GiB`, or `null`"),
     )
     threads: Size | None = Field(default=None, description="Threads that read and compute. `null`: one a core.")
-    cache: _Path | None = Field(
+    cache: _Location | None = Field(
         default=None,
         description="Folder where task graphs are kept for later runs. `null`: inside the run's own.",
-        json_schema_extra=values("path or `null`"),
+        json_schema_extra=values("path, URL or `null`"),
     )
     tasks: TasksConfig = TasksConfig()
     learn: LearnConfig = LearnConfig()

@@ -16,6 +16,7 @@ import numpy as np
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.base.output_file import check_output_file
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
@@ -39,7 +40,7 @@ KERNEL_BYTES = 32 * MIB
 
 def infer_store(
     run: Path,
-    store: Path,
+    store: AnyPath,
     out: Path,
     *,
     memory: str | None = None,

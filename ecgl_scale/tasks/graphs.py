@@ -11,20 +11,22 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.events import Note
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.engine.plan import StagePlan, largest
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import LockedError, StoreError, StoreExistsError, UsageError
-from ecgl_scale.store.build import MIN_SPARE_BYTES, RESERVE_BYTES, MemoryShares, build_store
+from ecgl_scale.store.build import MIN_SPARE_BYTES, RESERVE_BYTES, MemoryShares
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.spill import KEY_BYTES
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.publish import build_store_at
+from ecgl_scale.store.remote import is_taken
 from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -39,7 +41,7 @@ KEY_VERSION = 2
 def extract_graph(
     graph: GraphStore,
     node_ids: Ids,
-    target: Path,
+    target: AnyPath,
     resources: Resources,
     *,
     self_loops: bool = False,
@@ -77,7 +79,7 @@ def extract_graph(
     )
     features = subset.features()
     key = graph_key(graph, node_ids, self_loops=self_loops, scaling=subset.scaling)
-    build_store(
+    build_store_at(
         subset.source(features, {"key": key, "scaling": subset.scaling.kind}),
         target,
         resources,
@@ -161,7 +163,7 @@ class TaskGraphs:
         self,
         graph: GraphStore,
         tasks: TaskStream,
-        directory: Path,
+        directory: AnyPath,
         resources: Resources,
         *,
         self_loops: bool = False,
@@ -169,7 +171,7 @@ class TaskGraphs:
     ) -> None:
         self.graph = graph
         self.tasks = tasks
-        self.directory = Path(directory)
+        self.directory = directory
         self.self_loops = self_loops
         self.scaling = scaling or Scaling()
         self._resources = resources
@@ -231,7 +233,8 @@ class TaskGraphs:
         try:
             return GraphStore.open(path)
         except StoreError as error:
-            if path.exists():
+            is_there = is_taken(path)
+            if is_there:
                 self._resources.on_event(Note(f"a kept task graph is extracted anew: {error.what} ({path})"))
         try:
             return extract_graph(
@@ -241,7 +244,7 @@ class TaskGraphs:
                 self._resources,
                 self_loops=self.self_loops,
                 scaling=self.scaling,
-                overwrite=path.exists(),
+                overwrite=is_there,
             )
         except StoreExistsError:
             # Another run was quicker; or somebody's directory is in our way, which this then says.

@@ -16,6 +16,7 @@ import numpy as np
 
 from ecgl_kernels.induced import keep_edges
 from ecgl_scale.base.durable import atomic_file, storage_errors
+from ecgl_scale.base.objects.url import absolute_text
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
@@ -180,7 +181,7 @@ class SubsetEdges(EdgeSource):
         path = work / "nodes.npy"
         with atomic_file(path, needed_bytes=self._ids.nbytes) as partial_path, partial_path.open("wb") as file:
             np.save(file, self._ids, allow_pickle=False)
-        return {"store": str(self._path.absolute()), "ids": str(path)}
+        return {"store": absolute_text(self._path), "ids": str(path)}
 
     @classmethod
     def open(cls, description: Json) -> SubsetEdges:
