@@ -169,7 +169,7 @@ def _known_error(error: Exception, url: ObjectUrl) -> EcglError | None:
         return NoObjectError("there is no such object", where=url)
     if isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
         return StoreExistsError("there is such an object already", where=url)
-    if "169.254.169.254" in text:  # where machines of a cloud are told who they are
+    if "169.254.169.254" in text or "Missing " in text:  # the address where machines of a cloud learn who they are
         return InvalidInputError("there are no credentials for this object store", where=url, fix=CREDENTIALS)
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
         what = "the object store refused, for want of credentials or of a right"
@@ -178,7 +178,7 @@ def _known_error(error: Exception, url: ObjectUrl) -> EcglError | None:
 
 
 def _failure(text: str, url: ObjectUrl) -> StorageError:
-    is_plain = "scheme is not allowed" in text
+    is_plain = "builder error" in text and " http://" in text
     return StorageError(
         f"the object store failed: {_first_line(text)}",
         where=url,

@@ -59,12 +59,11 @@ def location_of(given: str | AnyPath) -> AnyPath:
     found = _URL.fullmatch(str(given))
     if found is None or (found[1] not in SCHEMES and not found[2]):
         return Path(given)
-    scheme, rest = found[1], found[3].strip("/")
+    scheme, rest = found[1], re.sub("/+", "/", found[3]).strip("/")
     if scheme not in SCHEMES:
         kinds = ", ".join(f"{known}://" for known in SCHEMES)
         raise UsageError(f"{scheme}:// is no object store we know", expected=f"a path, or one of {kinds}")
     bucket, _, key = rest.partition("/")
-    key = re.sub("/+", "/", key)
     parts = key.split("/")
     if not _BUCKET.fullmatch(bucket) or not _KEY.fullmatch(key) or "." in parts or ".." in parts:
         # The text is not repeated: somebody may have put a password into it.
