@@ -118,6 +118,7 @@ class MirroredFiles(StoreFiles):
         self._before = {after: name for name, after in self._next.items()}
         self._asked: set[str] = set()
         self._there: set[str] = set()
+        self._compared: set[str] = set()
         self._turns = threading.Semaphore(FETCHES_AT_ONCE)
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="fetch-ahead")
 
@@ -137,16 +138,15 @@ class MirroredFiles(StoreFiles):
         return _FolderOfMirrored(self, folder)
 
     def check(self, name: str) -> None:
-        """Compare every byte of an object with the manifest; where it is not there yet, it is fetched by that."""
-        target, record = self.directory / name, self._records[name]
-        if target.exists():
-            check_object(self._client, name, record.written)
-        else:
-            self._fetch(name)
+        """Compare every byte of an object with the manifest; where it is not here yet, it is fetched by that."""
+        self._fetch(name)
+        if name not in self._compared:
+            check_object(self._client, name, self._records[name].written)
 
     def _fetch(self, name: str) -> None:
         with self._turns:
-            fetch_file(self._client, name, self._records[name].written, self.directory / name)
+            if fetch_file(self._client, name, self._records[name].written, self.directory / name):
+                self._compared.add(name)
         self._there.add(name)
 
 

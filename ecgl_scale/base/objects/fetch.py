@@ -51,10 +51,10 @@ def check_object(client: ObjectClient, name: str, expected: WrittenFile) -> None
     _require_same(client, name, WrittenFile(found_bytes, crc), expected)
 
 
-def fetch_file(client: ObjectClient, name: str, expected: WrittenFile, target: Path) -> None:
+def fetch_file(client: ObjectClient, name: str, expected: WrittenFile, target: Path) -> bool:
     """Make ``target`` a checked copy of the object, unless it is there; other processes may want the same.
 
-    Memory: five ranges.
+    Returns whether it was fetched. Memory: five ranges.
     """
     partial = target.with_name(f".{target.name}.partial")
     with storage_errors(target, needed_bytes=expected.size_bytes):
@@ -69,11 +69,13 @@ def fetch_file(client: ObjectClient, name: str, expected: WrittenFile, target: P
                 _fetch_into(descriptor, client, name, expected)
                 partial.replace(target)
                 fsync_directory(target.parent)
+                return True
             except BaseException:
                 partial.unlink(missing_ok=True)
                 raise
             finally:
                 os.close(descriptor)
+    return False
 
 
 def _fetch_into(descriptor: int, client: ObjectClient, name: str, expected: WrittenFile) -> None:
