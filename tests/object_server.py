@@ -56,6 +56,10 @@ class Bucket:
     def get(self, key: str) -> bytes:
         return self.boto.get_object(Bucket=self.name, Key=key)["Body"].read()
 
+    def read(self, key: str) -> bytes:
+        """An object that may not be there: then nothing."""
+        return self.get(key) if self.boto.list_objects_v2(Bucket=self.name, Prefix=key)["KeyCount"] else b""
+
     def put(self, key: str, data: bytes) -> None:
         self.boto.put_object(Bucket=self.name, Key=key, Body=data)
 

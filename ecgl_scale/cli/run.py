@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ecgl_scale.base.objects.url import location_of
+from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.cli.options import Json, Memory, StorePath
 from ecgl_scale.cli.output import log_warnings, print_json
 from ecgl_scale.errors import DoesNotFitError
@@ -65,7 +65,7 @@ def run(
         typer.Option(
             "--out",
             metavar="RUN",
-            help="Directory of the run; needed unless --dry-run. Must not exist, unless with --resume.",
+            help="Directory of the run, or its URL; needed unless --dry-run. Must not exist, unless with --resume.",
         ),
     ] = None,
     resume: Annotated[
@@ -89,21 +89,22 @@ def run(
         return
     if out is None:
         raise typer.BadParameter("a run needs a directory", param_hint="--out")
-    from ecgl_scale.session.run import run as run_config
+    from ecgl_scale.session.remote_run import run_at
 
-    loaded = _load(config, overrides, memory)
+    loaded, location = _load(config, overrides, memory), location_of(out)
     with context.obj.progress() as sink:
-        results = run_config(loaded, out, resume=resume, memray=memray, on_event=sink)
+        results = run_at(loaded, location, resume=resume, memray=memray, on_event=sink)
     if as_json:
         print_json(results)
     elif not context.obj.quiet:
-        _print_results(results, out)
+        _print_results(results, location)
 
 
 def infer(
     context: typer.Context,
     run_directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of a finished run, or of a model that ECGL.save wrote.")
+        Path,
+        typer.Argument(metavar="RUN", help="Directory or URL of a finished run, or of a model that ECGL.save wrote."),
     ],
     store: StorePath,
     out: Annotated[
@@ -135,7 +136,9 @@ def infer(
     from ecgl_scale.session.infer import infer_store
 
     with context.obj.progress() as sink:
-        report = infer_store(run_directory, location_of(store), out, memory=memory, threads=threads, on_event=sink)
+        report = infer_store(
+            location_of(run_directory), location_of(store), out, memory=memory, threads=threads, on_event=sink
+        )
     if as_json:
         print_json(report)
     elif not context.obj.quiet:
@@ -150,7 +153,7 @@ def _load(config: Path, overrides: list[str] | None, memory: str | None) -> RunC
     return load_config(config, [*(overrides or []), *([] if memory is None else [f"memory={memory}"])])
 
 
-def _print_results(results: dict[str, Any], out: Path) -> None:
+def _print_results(results: dict[str, Any], out: AnyPath) -> None:
     from ecgl_scale.session.results import summary
 
     matrix = results["matrix"]

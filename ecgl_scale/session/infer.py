@@ -23,6 +23,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.infer.hops import k_hop_features, plan_k_hops
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference
+from ecgl_scale.session.remote_run import model_directory
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.graph import GraphStore
@@ -39,7 +40,7 @@ KERNEL_BYTES = 32 * MIB
 
 
 def infer_store(
-    run: Path,
+    run: AnyPath,
     store: AnyPath,
     out: Path,
     *,
@@ -59,8 +60,10 @@ def infer_store(
         The store's features are not those the run was trained on.
     """
     target = check_output_file(out)
-    _refuse_own_files(run, target)
-    model = load_model(run)
+    if isinstance(run, Path):
+        _refuse_own_files(run, target)
+    with model_directory(run) as directory:
+        model = load_model(directory)
     config, weights = model.config, model.weights
     resources = Resources.of(
         config.memory if memory is None else memory,

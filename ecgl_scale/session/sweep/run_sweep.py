@@ -70,13 +70,13 @@ def run_sweep(
     UsageError
         A run in ``out`` is of another config or store, or none of the runs is possible; nothing has been started.
     """
+    refuse_inside_store(out)
     out = out.absolute()
     runs = [
         SweepRun(combination, seed, out / combination.name / f"seed-{seed}")
         for seed in sweep.seeds
         for combination in sweep.combinations
     ]
-    refuse_inside_store(out)
     _refuse_other_directory(out)
     for run in runs:
         if _is_finished(run, _config_of(run, out)):
