@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -15,6 +16,7 @@ from ecgl_scale.base.objects.client import NoObjectError, ObjectClient
 from ecgl_scale.base.objects.fetch import RANGE_BYTES, check_object, fetch_file, read_ranges
 from ecgl_scale.base.objects.mirror import Mirror
 from ecgl_scale.base.objects.url import ObjectUrl, absolute_text, location_of, require_directory
+from ecgl_scale.cli import doctor
 from ecgl_scale.errors import (
     CorruptStoreError,
     DoesNotFitError,
@@ -24,6 +26,7 @@ from ecgl_scale.errors import (
     UsageError,
 )
 from ecgl_scale.units import MIB
+from tests.cli_runner import run_cli
 from tests.object_server import Bucket
 
 
@@ -165,6 +168,26 @@ def test_an_endpoint_without_tls_is_used_only_if_allowed(bucket: Bucket, monkeyp
     monkeypatch.delenv("AWS_ALLOW_HTTP")
     with pytest.raises(StorageError, match="AWS_ALLOW_HTTP"):
         ObjectClient(bucket.url("x")).read("name", 0, 7)
+
+
+def test_doctor_tries_an_object_store_and_leaves_nothing_there(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "DISK_TEST_BYTES", MIB)
+    monkeypatch.setattr(doctor, "OBJECT_TEST_BYTES", MIB)
+    monkeypatch.setattr(doctor, "check_dgl", lambda: "works")
+    url = f"s3://{bucket.name}/any/where"
+    shown = run_cli("doctor", "--objects", url)
+    assert (
+        shown.code,
+        bool(re.search(r"objects +writes .*, reads .*, \d+ ms a request$", shown.stdout, re.MULTILINE)),
+    ) == (0, True)
+    found = json.loads(run_cli("doctor", "--objects", url, "--json").stdout)["objects"]
+    assert (found["url"], found["creates_once"], found["read"] > 0) == (url, True, True)
+    assert bucket.objects() == {}
+    assert run_cli("doctor", "--objects", "s3://no-such-bucket-here/x").code == 3
+    assert run_cli("doctor", "--objects", "here").code == 2
 
 
 # --- ranges and files
