@@ -48,7 +48,7 @@ Objects = Annotated[
     typer.Option(
         "--objects",
         metavar="URL",
-        help="Also put, read and remove an object below this URL: can it be used from here, and how fast is it?",
+        help="Also put, read and remove an object below this URL, to see whether it can be used and how fast it is.",
     ),
 ]
 

@@ -134,7 +134,7 @@ def test_a_long_value_is_shown_short() -> None:
 
 def test_the_store_must_be_given() -> None:
     error = refused({})
-    assert (error.what, error.expected) == ("the key store is missing", "store: path")
+    assert (error.what, error.expected) == ("the key store is missing", "store: path or URL")
 
 
 @pytest.mark.parametrize(
