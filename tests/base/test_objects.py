@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import threading
 from pathlib import Path
 
@@ -156,6 +157,12 @@ def test_without_credentials_a_request_says_so(bucket: Bucket, monkeypatch: pyte
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9/169.254.169.254")
     with pytest.raises(InvalidInputError, match="no credentials"):
         ObjectClient(bucket.url("x")).read("name", 0, 7)
+
+
+def test_without_the_library_a_url_says_what_to_install(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    ran = run_cli("info", f"s3://{bucket.name}/x")
+    assert (ran.code, "ecgl-scale[objects]" in ran.stderr) == (2, True)
 
 
 def test_half_of_the_credentials_are_none(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,26 +50,28 @@ class ObjectClient:
         self.url = url
 
     @cached_property
-    def _store(self) -> Any:
+    def _library(self) -> Any:
         try:
-            from obstore.store import from_url
+            import obstore.store
         except ImportError as error:
             raise UsageError(
                 f"{self.url.scheme}:// needs the package obstore, which is not installed",
                 where=self.url,
                 fix='pip install "ecgl-scale[objects]"',
             ) from error
-        limits: Any = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+        return obstore
+
+    @cached_property
+    def _store(self) -> Any:
+        limits = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
         with object_errors(self.url):
-            return from_url(str(self.url), retry_config=limits)
+            return self._library.store.from_url(str(self.url), retry_config=limits)
 
     def read(self, name: str, start: int, length: int) -> memoryview:
         """A range of an object; shorter where the object ends before."""
-        import obstore
-
         try:
             with object_errors(self.url / name):
-                return memoryview(obstore.get_range(self._store, name, start=start, length=length))
+                return memoryview(self._library.get_range(self._store, name, start=start, length=length))
         except StorageError as error:
             if "416 Range Not Satisfiable" in str(error.__cause__):
                 return memoryview(b"")
@@ -77,69 +79,57 @@ class ObjectClient:
 
     def read_windows(self, name: str, windows: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Several ranges (offset, length) of an object at once; near ones come with one request."""
-        import obstore
-
         starts, lengths = [start for start, _ in windows], [length for _, length in windows]
         with object_errors(self.url / name):
-            return [memoryview(part) for part in obstore.get_ranges(self._store, name, starts=starts, lengths=lengths)]
+            parts = self._library.get_ranges(self._store, name, starts=starts, lengths=lengths)
+        return [memoryview(part) for part in parts]
 
     def read_whole(self, name: str, max_bytes: int) -> bytes:
         """A small object; refuses one that is larger than any of its kind."""
-        import obstore
-
         with object_errors(self.url / name):
-            found = obstore.get(self._store, name)
+            found = self._library.get(self._store, name)
             if found.meta["size"] > max_bytes:
                 raise InvalidInputError("this object is too large to be what it should be", where=self.url / name)
             return bytes(found.bytes())
 
     def has(self, name: str) -> bool:
         """Whether there is such an object."""
-        import obstore
-
         try:
             with object_errors(self.url / name):
-                obstore.head(self._store, name)
+                self._library.head(self._store, name)
         except NoObjectError:
             return False
         return True
 
     def list(self) -> dict[str, ObjectInfo]:
         """All objects below the URL: one request for each thousand."""
-        import obstore
-
         with object_errors(self.url):
             return {
                 str(found["path"]): ObjectInfo(found["size"], found["e_tag"])
-                for part in obstore.list(self._store, chunk_size=1000)
+                for part in self._library.list(self._store, chunk_size=1000)
                 for found in part
             }
 
-    def put_bytes(self, name: str, data: bytes, *, is_new: bool = False) -> str | None:
-        """Put a small object and give its tag; with ``is_new``, only where there is none of this name."""
-        import obstore
-
+    def put_bytes(self, name: str, data: bytes, *, is_new: bool = False) -> None:
+        """Put a small object; with ``is_new``, only where there is none of this name."""
         with object_errors(self.url / name):
-            return obstore.put(self._store, name, data, mode="create" if is_new else "overwrite")["e_tag"]
+            self._library.put(self._store, name, data, mode="create" if is_new else "overwrite")
 
     def put_file(self, name: str, path: Path) -> str | None:
         """Put a file as an object, which appears whole or not at all, and give its tag."""
-        import obstore
-
         part_bytes = max(PART_BYTES, -(-path.stat().st_size // MAX_PARTS))
         with object_errors(self.url / name):
-            done = obstore.put(self._store, name, path, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE)
-        return done["e_tag"]
+            done = self._library.put(self._store, name, path, chunk_size=part_bytes, max_concurrency=PARTS_AT_ONCE)
+        tag: str | None = done["e_tag"]
+        return tag
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects; those that are not there are none the less gone."""
-        import obstore
-
         wanted = list(names)
         for first in range(0, len(wanted), DELETES_AT_ONCE):
             try:
                 with object_errors(self.url):
-                    obstore.delete(self._store, wanted[first : first + DELETES_AT_ONCE])
+                    self._library.delete(self._store, wanted[first : first + DELETES_AT_ONCE])
             except NoObjectError:
                 continue
 
@@ -169,7 +159,8 @@ def _known_error(error: Exception, url: ObjectUrl) -> EcglError | None:
         return NoObjectError("there is no such object", where=url)
     if isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
         return StoreExistsError("there is such an object already", where=url)
-    if "169.254.169.254" in text or "Missing " in text:  # the address where machines of a cloud learn who they are
+    # The address is where machines of a cloud learn who they are.
+    if "169.254.169.254" in text or re.search(r"Missing (AccessKey|SecretAccess)", text):
         return InvalidInputError("there are no credentials for this object store", where=url, fix=CREDENTIALS)
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
         what = "the object store refused, for want of credentials or of a right"
