@@ -166,22 +166,23 @@ def test_a_run_is_saved_while_it_goes_on(
 
 
 def test_a_run_that_cannot_be_saved_meanwhile_still_ends_well(
-    bucket: Bucket, config: RunConfig, finished: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bucket: Bucket, config: RunConfig, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ecgl_scale.base.objects.client.MAX_RETRIES", 0)
     monkeypatch.setattr(remote_run, "SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(remote_run, "LOOK_SECONDS", 0.01)
     bucket.server.answer = lambda method, path: 500 if method == "PUT" and "/.saved/" in path else None
     warned: list[str] = []
+    monkeypatch.setattr(remote_run._log, "warning", lambda text, *about: warned.append(text % about))
 
     def wait(event: Event) -> None:
         deadline = time.monotonic() + 30
-        while isinstance(event, TaskFinished) and not caplog.messages and time.monotonic() < deadline:
+        while isinstance(event, TaskFinished) and not warned and time.monotonic() < deadline:
             time.sleep(0.01)
-        warned[:] = caplog.messages
 
     assert same(run_at(config, bucket.url("runs/unsaved"), on_event=wait), finished)
-    assert len([message for message in warned if "not saved at s3://" in message]) == 1
+    assert len(warned) == 1
+    assert warned[0].startswith(f"the run is not saved at s3://{bucket.name}/runs/unsaved for now: ")
 
 
 def test_a_run_that_was_never_saved_leaves_nothing_in_the_way(bucket: Bucket, config: RunConfig) -> None:
