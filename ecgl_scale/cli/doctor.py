@@ -5,17 +5,26 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from ecgl_scale._version import __version__
+from ecgl_scale.base.objects.url import location_of
 from ecgl_scale.cli.options import Json
 from ecgl_scale.cli.output import print_json, print_table
+from ecgl_scale.errors import UsageError
 from ecgl_scale.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from ecgl_scale.base.objects.speed import ObjectSpeed
 
 PACKAGES = ("numpy", "numba", "pyarrow", "zarr", "torch", "dgl", "ogb")
 DISK_TEST_BYTES = 256 * MIB
+OBJECT_TEST_BYTES = 32 * MIB
 
 # Runs in a process of its own, as a broken DGL may take the interpreter with it. Five nodes in a ring.
 _DGL_CHECK = """
@@ -34,12 +43,23 @@ assert torch.allclose(layer(graph, x), normalised @ x @ layer.weight + layer.bia
 """
 
 
-def doctor(as_json: Json = False) -> None:
+Objects = Annotated[
+    str | None,
+    typer.Option(
+        "--objects",
+        metavar="URL",
+        help="Also put, read and remove an object below this URL, to see whether it can be used and how fast it is.",
+    ),
+]
+
+
+def doctor(objects: Objects = None, as_json: Json = False) -> None:
     """Show versions, threads, memory limits, whether DGL works, and the disk's speed."""
     from ecgl_scale.base.disk_speed import measure_disk
     from ecgl_scale.base.memory import MemoryBudget, find_limits
     from ecgl_scale.engine.threads import available_cores
 
+    there = None if objects is None else _try_objects(objects)
     speed = measure_disk(Path.cwd(), DISK_TEST_BYTES)
     budget = MemoryBudget.of(None)
     found: dict[str, Any] = {
@@ -52,6 +72,7 @@ def doctor(as_json: Json = False) -> None:
         "memory_budget_bytes": budget.total_bytes,
         "dgl": check_dgl(),
         "disk": {"path": str(Path.cwd()), "write_bytes_per_second": speed.write, "read_bytes_per_second": speed.read},
+        **({} if there is None else {"objects": {"url": objects, **asdict(there)}}),
     }
     if as_json:
         print_json(found)
@@ -68,8 +89,24 @@ def doctor(as_json: Json = False) -> None:
             "dgl": found["dgl"],
             "disk here": f"writes {format_bytes(speed.write)}/s, reads {format_bytes(speed.read)}/s"
             ", past the page cache",
+            **({} if there is None else {"objects": _readable(there)}),
         }
     )
+
+
+def _try_objects(url: str) -> ObjectSpeed:
+    from ecgl_scale.base.objects.speed import measure_objects
+
+    location = location_of(url)
+    if isinstance(location, Path):
+        raise UsageError("--objects takes a URL", where=url, expected="s3://BUCKET/NAME")
+    return measure_objects(location, OBJECT_TEST_BYTES)
+
+
+def _readable(speed: ObjectSpeed) -> str:
+    rates = f"writes {format_bytes(speed.write)}/s, reads {format_bytes(speed.read)}/s"
+    once = "" if speed.creates_once else "; two writers of one store are NOT kept apart"
+    return f"{rates}, {speed.request_seconds * 1000:.0f} ms a request{once}"
 
 
 def _version(name: str) -> str:
