@@ -53,12 +53,10 @@ def build_store_at(
     if isinstance(target, Path):
         return build_store(source, target, resources, overwrite=overwrite, **choices)
     before = _refuse_existing(target, overwrite=overwrite)
-    mirror = Mirror.from_environment()
-    place = mirror.place_for("building", target)
-    with storage_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
-        lock = take_lock(place / ".lock", target=target)
-    built = place / target.name
+    mirror, built = Mirror.from_environment(), place_of_build(target)
+    with storage_errors(built):
+        built.parent.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(built.with_name(".lock"), target=target)
     try:
         manifest = build_store(source, built, resources, overwrite=True, **choices)
         put_store(built, target, manifest, before, resources)
@@ -68,6 +66,13 @@ def build_store_at(
         shutil.rmtree(built, ignore_errors=True)
         os.close(lock)
     return manifest
+
+
+def place_of_build(target: AnyPath) -> Path:
+    """Where a store is built, which workers that take part must see: the path itself, or a directory for its URL."""
+    if isinstance(target, Path):
+        return target
+    return Mirror.from_environment().place_for("building", target) / target.name
 
 
 def _refuse_existing(url: ObjectUrl, *, overwrite: bool) -> set[str]:
