@@ -143,12 +143,12 @@ def build_and_report(
     """Build the store and say what it holds; ``inputs`` are files that workers read, too."""
     from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
-    from ecgl_scale.store.publish import build_place, build_store_at
+    from ecgl_scale.store.publish import place_of_build, build_store_at
 
     location = location_of(store)
     with output.progress() as sink:
         own = Resources.of(settings.memory, settings.threads, on_event=sink)
-        shared = build_place(location)
+        shared = place_of_build(location)
         with with_workers(settings.cluster(), own, shared=[shared], inputs=inputs) as resources:
             manifest = build_store_at(
                 source,

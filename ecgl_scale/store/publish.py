@@ -53,11 +53,10 @@ def build_store_at(
     if isinstance(target, Path):
         return build_store(source, target, resources, overwrite=overwrite, **choices)
     before = _refuse_existing(target, overwrite=overwrite)
-    mirror, place = Mirror.from_environment(), build_place(target)
-    with storage_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
-        lock = take_lock(place / ".lock", target=target)
-    built = place / target.name
+    mirror, built = Mirror.from_environment(), place_of_build(target)
+    with storage_errors(built):
+        built.parent.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(built.with_name(".lock"), target=target)
     try:
         manifest = build_store(source, built, resources, overwrite=True, **choices)
         put_store(built, target, manifest, before, resources)
@@ -69,9 +68,11 @@ def build_store_at(
     return manifest
 
 
-def build_place(target: AnyPath) -> Path:
-    """Where the files of a build are, which all of its workers must see."""
-    return target if isinstance(target, Path) else Mirror.from_environment().place_for("building", target)
+def place_of_build(target: AnyPath) -> Path:
+    """Where a store is built, which workers that take part must see: the path itself, or a directory for its URL."""
+    if isinstance(target, Path):
+        return target
+    return Mirror.from_environment().place_for("building", target) / target.name
 
 
 def _refuse_existing(url: ObjectUrl, *, overwrite: bool) -> set[str]:
