@@ -143,7 +143,7 @@ def build_and_report(
     """Build the store and say what it holds; ``inputs`` are files that workers read, too."""
     from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
-    from ecgl_scale.store.publish import place_of_build, build_store_at
+    from ecgl_scale.store.publish import build_store_at, place_of_build
 
     location = location_of(store)
     with output.progress() as sink:
