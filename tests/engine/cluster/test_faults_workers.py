@@ -19,13 +19,12 @@ from ecgl_scale.engine import work as work_module
 from ecgl_scale.engine.block import split_blocks
 from ecgl_scale.engine.executor import run_blocks
 from ecgl_scale.engine.journal import RecordJournal
-from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import CorruptStoreError, EcglError, StorageError
 from ecgl_scale.rank.pagerank import PageRankSettings
 from ecgl_scale.rank.request import RankRequest
 from ecgl_scale.rank.store_ranking import rank_store
 from ecgl_scale.store.build import build_store
-from ecgl_scale.store.sources.kron import KroneckerSource
+from ecgl_scale.store.sources.kron import kron_source
 from ecgl_scale.store.verify import verify_store
 from tests.engine.cluster.conftest import ScriptedWorkers
 from tests.engine.cluster.fake_cluster import HOME, NAME, Rows, rows_work
@@ -70,9 +69,7 @@ def test_workers_killed_in_every_stage_of_a_ranking_change_no_bit(
     assert sum(begun.values()) <= num_rounds * num_stripes + num_deaths * num_stripes
 
 
-def test_a_worker_killed_at_random_times_changes_no_bit(
-    workers: ScriptedWorkers, store: Path, tmp_path: Path
-) -> None:
+def test_a_worker_killed_at_random_times_changes_no_bit(workers: ScriptedWorkers, store: Path, tmp_path: Path) -> None:
     graph, rng = GraphStore.open(store), np.random.default_rng(5)
     request = dataclasses.replace(REQUEST, pagerank=PageRankSettings(tol=0.0, max_iter=40))
     rank_store(graph, tmp_path / "alone.parquet", request, at())
@@ -98,13 +95,10 @@ def test_a_worker_killed_at_random_times_changes_no_bit(
 
 
 def test_workers_killed_in_ingest_and_verify_leave_the_same_store(workers: ScriptedWorkers, tmp_path: Path) -> None:
-    def source() -> KroneckerSource:
-        return KroneckerSource(scale=17, edge_factor=2, num_features=4)
-
-    build_store(source(), tmp_path / "alone.ecgl", at())
+    build_store(kron_source(scale=17, edge_factor=2, num_features=4), tmp_path / "alone.ecgl", at())
     for stage in ("ingest.partition", "ingest.block", "store.verify_bytes", "store.verify_rows"):
         workers.script.plan(stage, 0, ["kill"])
-    build_store(source(), tmp_path / "workers.ecgl", workers.resources)
+    build_store(kron_source(scale=17, edge_factor=2, num_features=4), tmp_path / "workers.ecgl", workers.resources)
     verify_store(tmp_path / "workers.ecgl", workers.resources)
     assert file_checksums(tmp_path / "workers.ecgl") == file_checksums(tmp_path / "alone.ecgl")
     assert leftovers(tmp_path) == []
@@ -175,8 +169,3 @@ def test_a_bit_that_flips_between_units_is_found_and_named(
         flipper.join()
     assert str(found[0]) in str(caught.value.where)
     assert not (tmp_path / "scores.parquet").exists()
-
-
-def test_resources_are_those_of_the_smallest(workers: ScriptedWorkers) -> None:
-    assert isinstance(workers.resources, Resources)
-    assert workers.resources.budget.total_bytes == 2 << 30
