@@ -73,7 +73,7 @@ class SweepWork(Work[Sums, SweptStripe]):
         self._vectors = vectors
         self._precision = precision
         self._stream = TileStream(graph.tiles, threads)
-        self._next = {block.index: after for block, after in pairwise(order)}
+        self.expect(order)
         self._lock = threading.Lock()
         self._round_held = -1
         self._held: Sums = np.empty(0, precision)
@@ -92,6 +92,10 @@ class SweepWork(Work[Sums, SweptStripe]):
         """Sums of the widest stripe, zero whenever nobody uses them."""
         tiles = self._graph.tiles
         return np.zeros(max(map(tiles.width, tiles.blocks())) * RANGE_ROWS, self._precision)
+
+    def expect(self, blocks: Sequence[Block]) -> None:
+        """While a stripe is swept the next one is read."""
+        self._next = {block.index: after for block, after in pairwise(blocks)}
 
     def run(self, block: Block, given: Json, scratch: Sums) -> SweptStripe:
         """Sweep a stripe and update its rows, or only spread their ranks."""
