@@ -8,7 +8,7 @@ that is killed goes on where it was, and ends with the same results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from ecgl_scale.base.events import (
     StageStarted,
     TaskFinished,
     TaskStarted,
+    WorkerJoined,
     ignore_events,
 )
 from ecgl_scale.base.memory import PeakSampler
@@ -43,6 +44,7 @@ from ecgl_scale.session.run_log import LOG_NAME, RunLog
 from ecgl_scale.session.setup import RunSetup, cluster_of, resources_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.time.estimate import is_long, with_times
+from ecgl_scale.session.worker_table import WORKERS_NAME, WorkerTable
 from ecgl_scale.store.format import MANIFEST_NAME
 from ecgl_scale.tasks.stream import Task
 
@@ -97,7 +99,8 @@ def _run_into(
                 for event in early:
                     log.write_event(event)
                 with tracked(directory.path) if memray else nullcontext():
-                    results = _run_from(state, setup.with_events(log), plan, directory)
+                    joined = [event for event in early if isinstance(event, WorkerJoined)]
+                    results = _run_from(state, setup.with_events(log), plan, directory, joined)
                 if memray:
                     draw_profile(directory.path, log)
                 log.say(f"finished: {summary(results)}")
@@ -127,13 +130,18 @@ def _refuse_other_store(state: RunState, begun: RunState, path: Path) -> None:
         )
 
 
-def _run_from(state: RunState, setup: RunSetup, plan: MemoryPlan, directory: RunDirectory) -> dict[str, Any]:
+def _run_from(
+    state: RunState, setup: RunSetup, plan: MemoryPlan, directory: RunDirectory, joined: Sequence[WorkerJoined]
+) -> dict[str, Any]:
     """All that is still to do, up to the results."""
     sampler = PeakSampler()
-    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, sampler, setup.resources.on_event)
+    workers = WorkerTable(directory.path / WORKERS_NAME, setup.resources.on_event)
+    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, sampler, workers)
     log = EventLog(directory.path / "events.jsonl", timeline)
     reason = "finished"
     try:
+        for event in joined:
+            log(event)
         directory.write_plan(plan, about_method(setup.config.method))
         setup.stream.save(directory.path / "split.parquet")
         state.write(directory.path)
@@ -142,6 +150,7 @@ def _run_from(state: RunState, setup: RunSetup, plan: MemoryPlan, directory: Run
             learner = Learner(setup.with_events(log), directory.path)
             state = _learn_tasks(learner, state, clock, plan.planned_bytes, log)
         results = make_results(setup.config, setup.stream, replace(state, stages=clock.records), plan)
+        results |= workers.results()
         write_metrics(directory.path / "metrics.parquet", state)
         learner.save_model()
         directory.write_results(results)
@@ -157,6 +166,7 @@ def _run_from(state: RunState, setup: RunSetup, plan: MemoryPlan, directory: Run
     finally:
         log(RunStopped(reason))
         log.close()
+        workers.close()
 
 
 def _learn_tasks(

@@ -99,6 +99,12 @@ class DaskCluster:
             workers = self.client.scheduler_info(n_workers=-1)["workers"]
         return {address: str(worker["name"]) for address, worker in workers.items()}
 
+    def last_heard(self) -> Mapping[str, float]:
+        """When the scheduler last had word of each worker: they send it every few seconds, whatever they do."""
+        with _lost_cluster():
+            workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        return {str(worker["name"]): float(worker["last_seen"]) for worker in workers.values()}
+
     def send(self, key: str, address: str, unit: tuple[str, str, str], on_done: Callable[[str], None]) -> None:
         """Submit a unit."""
         self._futures[key] = future = self.client.submit(

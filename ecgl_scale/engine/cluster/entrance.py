@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ecgl_scale.base.durable import storage_errors
-from ecgl_scale.base.events import EventSink, Note
+from ecgl_scale.base.events import EventSink, Note, WorkerJoined
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.engine.cluster.executor import ClusterExecutor
 from ecgl_scale.engine.cluster.handshake import (
@@ -58,6 +58,8 @@ def with_workers(
         warning = check_workers(WorkerFacts(**describe_process("this process", {})), cluster.facts)
         if warning is not None:
             resources.on_event(Note(warning, is_warning=True))
+        for worker in cluster.facts:
+            resources.on_event(WorkerJoined(worker.name, worker.host, worker.pid, worker.threads, worker.memory_bytes))
         resources.on_event(Note(_summary(cluster.facts, cluster.dashboard)))
         budget = smallest_budget(resources.budget, cluster.facts)
         yield replace(resources, budget=budget, executor=ClusterExecutor(cluster))
