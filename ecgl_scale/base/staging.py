@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import shutil
 from pathlib import Path
@@ -11,19 +12,27 @@ from ecgl_scale.base.durable import fsync_directory, storage_errors
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.output_file import refuse_inside_store
 from ecgl_scale.base.signals import uninterrupted
-from ecgl_scale.errors import StoreExistsError
+from ecgl_scale.errors import DoesNotFitError, InvalidInputError, StoreError, StoreExistsError, UsageError
+
+REFUSALS = (UsageError, InvalidInputError, StoreError, DoesNotFitError)
+"""Errors that a job would meet again, however often it is tried."""
 
 
 class Staging:
     """A directory beside the target, owned by this process alone, that becomes the target in one rename.
 
-    A killed process leaves the directory behind; the next one to stage the same target takes it over and empties it.
+    A killed process leaves the directory behind; the next one to stage the same target removes it. With ``job``, the
+    name of a job that keeps a journal in the directory, the next one of the same job goes on in it, and a stop or a
+    failure that may pass leaves it too. Each job has a directory of its own: workers of another one that nobody has
+    told of its end may still be writing to theirs.
     ``overwrite`` replaces an empty directory, or one that holds the file ``marker``; never what somebody else made.
     """
 
-    def __init__(self, target: Path, *, marker: str, overwrite: bool = False) -> None:
+    def __init__(self, target: Path, *, marker: str, overwrite: bool = False, job: str | None = None) -> None:
         self.target = target.absolute()
-        self.path = self.target.parent / f".{self.target.name}.building"
+        self._base = self.target.parent / f".{self.target.name}.building"
+        self.path = self._base if job is None else self._base.with_name(f"{self._base.name}-{job}")
+        self._job = job
         self._marker = marker
         self._overwrite = overwrite
         self._lock: int | None = None
@@ -34,8 +43,10 @@ class Staging:
                 self._refuse_existing()
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._lock = take_lock(self._lock_path(), target=self.target)
-                shutil.rmtree(self.path, ignore_errors=True)
-                self.path.mkdir()
+                for left in (self._base, *self._base.parent.glob(f"{glob.escape(self._base.name)}-{16 * '?'}")):
+                    if self._job is None or left != self.path:
+                        shutil.rmtree(left, ignore_errors=True)
+                self.path.mkdir(exist_ok=self._job is not None)
         except BaseException:
             self.__exit__()
             raise
@@ -56,7 +67,7 @@ class Staging:
             )
 
     def _lock_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.lock")
+        return self._base.with_name(f"{self._base.name}.lock")
 
     def commit(self) -> None:
         """Put the finished directory in the target's place."""
@@ -72,9 +83,11 @@ class Staging:
     def __exit__(self, *failure: object) -> None:
         if self._lock is None:
             return  # what is there belongs to somebody else
+        may_go_on = self._job is not None and any(failure) and not isinstance(failure[1], REFUSALS)
         with uninterrupted():
             # After an exchange this is the old store; after a failure, the half-built one.
-            shutil.rmtree(self.path, ignore_errors=True)
+            if not may_go_on:
+                shutil.rmtree(self.path, ignore_errors=True)
             self._lock_path().unlink(missing_ok=True)
             os.close(self._lock)
 

@@ -60,12 +60,22 @@ def run_blocks(
     given: Json = None,
 ) -> Iterator[tuple[Block, Record]]:
     """Run a work on all blocks; records in block order, those a journal has without running anything."""
-    finished = {} if journal is None else journal.load()
-    left = [block for block in blocks if block.index not in finished]
     with resources.executor.open(work, resources) as workers:
-        running = workers.run(left, given, None if journal is None else journal.add) if left else iter(())
+        yield from run_round(workers, blocks, journal, given)
+
+
+def run_round(
+    workers: Workers[Record], blocks: Iterable[Block], journal: RecordJournal[Record] | None = None, given: Json = None
+) -> Iterator[tuple[Block, Record]]:
+    """A round of a work that is open; what was finished in it is in the journal, however the round ends."""
+    if journal is None:
+        yield from workers.run(blocks, given)
+        return
+    finished, blocks = journal.load(), list(blocks)
+    left = [block for block in blocks if block.index not in finished]
+    running = workers.run(left, given, journal.add) if left else iter(())
+    try:
         for block in blocks:
-            if block.index in finished:
-                yield block, finished[block.index]
-                continue
-            yield next(running)
+            yield (block, finished[block.index]) if block.index in finished else next(running)
+    finally:
+        journal.save()

@@ -29,6 +29,8 @@ from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import EcglError
 
 EVERY_SECONDS = 1.0
+MOST_OF_THE_TIME = 20.0
+"""So many times as long as a note of records took is spent before the next."""
 NOTE_NAME = "journal.json"
 Record = TypeVar("Record")
 
@@ -66,7 +68,7 @@ class Journal:
     def __init__(self, directory: Path, identity: Json, *, every_seconds: float | None = None) -> None:
         self.directory = directory
         self._identity = json.loads(json.dumps(identity))
-        self._every_seconds = EVERY_SECONDS if every_seconds is None else every_seconds
+        self.every_seconds = EVERY_SECONDS if every_seconds is None else every_seconds
         self._saved_at = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
@@ -87,7 +89,7 @@ class Journal:
     @property
     def is_due(self) -> bool:
         """Whether enough time has passed since the last note."""
-        return time.monotonic() - self._saved_at >= self._every_seconds
+        return time.monotonic() - self._saved_at >= self.every_seconds
 
     def postpone(self) -> None:
         """Begin the time until the next note is due anew."""
@@ -213,6 +215,7 @@ class RecordJournal(Generic[Record]):
         self._journal = Journal(directory, identity)
         self._kind = kind
         self._texts: dict[int, str] = {}
+        self._is_saved = True
 
     def load(self) -> dict[int, Record]:
         """Records by the index of their block."""
@@ -231,12 +234,23 @@ class RecordJournal(Generic[Record]):
         if packed.arrays:
             raise TypeError(f"a record of block {block.index} holds arrays: {sorted(packed.arrays)}")
         self._texts[block.index] = packed.text
+        self._is_saved = False
         if self._journal.is_due:
             self.save()
 
+    def forget(self, index: int) -> None:
+        """A block is to be done again: what it left is not as its record says."""
+        del self._texts[index]
+        self._is_saved = False
+
     def save(self) -> None:
-        """Write all that is noted so far."""
+        """Write all that is noted so far; the more there is, the less often, so that it takes little of the time."""
+        if self._is_saved:
+            return
+        started = time.monotonic()
         self._journal.save({"records": self._texts})
+        self._is_saved = True
+        self._journal.every_seconds = max(EVERY_SECONDS, MOST_OF_THE_TIME * (time.monotonic() - started))
 
     def clear(self) -> None:
         """The stage is done: forget its records."""

@@ -16,13 +16,14 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_kernels.csr import count_sources
 from ecgl_kernels.pagerank import DANGLING, L1, L2, TOTAL
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.config.choices import Dangling, Norm, Precision
@@ -30,10 +31,11 @@ from ecgl_scale.config.sections import RankConfig
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.executor import Workers
 from ecgl_scale.engine.journal import EVERY_SECONDS, VectorJournal
-from ecgl_scale.engine.place import FilePlace, shared_directory
+from ecgl_scale.engine.place import FilePlace, Place, make_place, shared_directory
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.engine.rounds import keep_rows, make_rounds
+from ecgl_scale.engine.rounds import make_rounds
 from ecgl_scale.errors import UsageError
+from ecgl_scale.rank.degrees import keep_degrees
 from ecgl_scale.rank.sweep import RankVectors, SweepWork, SweptStripe
 from ecgl_scale.rank.tile_stream import buffer_bytes
 from ecgl_scale.store.edges.plan import RANGE_ROWS, widest_block
@@ -239,14 +241,12 @@ class _Sweeps:
     def begin(self, start: Vector | None, journal: VectorJournal | None) -> None:
         """Take the ranks of the last sweep in the journal, or those to start with, and spread them."""
         finished = None if journal is None else journal.load(self.cuts[-1])
-        if finished is not None:
+        if finished is None:
+            _keep_normalised(self.vectors.ranks.at(0), self.cuts, start, self.num_nodes, "start")
+        else:
             self.iteration, self.residual = int(finished[1]["iteration"]), float(finished[1]["residual"])
-        ranks = _normalised(start, self.num_nodes, "start") if finished is None else finished[0]
-        place = self.vectors.ranks.at(self.iteration)
-        rows = place.room(0, self.cuts[-1])
-        rows[: ranks.size] = ranks
-        place.write(0, rows)
-        del ranks, rows, finished  # they are not in the plan
+            self.vectors.ranks.at(self.iteration).write(0, finished[0])
+        del finished  # it is not in the plan
         self._dangling = math.fsum(self._run(None, None)[0][:, DANGLING])
 
     def sweep(self, keep: FilePlace | None) -> int:
@@ -291,38 +291,32 @@ def _make_vectors(
     cuts, precision = _cuts(graph), settings.precision_for(graph.num_nodes)
     restarts = None
     if reset is not None:
-        padded = np.zeros(cuts[-1], np.float64)
-        padded[: graph.num_nodes] = _normalised(reset, graph.num_nodes, "reset")
-        restarts = keep_rows(resources, f"{name}/reset", cuts, padded)
+        restarts = make_place(resources, f"{name}/reset", cuts, "float64")
+        _keep_normalised(restarts, cuts, reset, graph.num_nodes, "reset")
     return RankVectors(
         ranks=make_rounds(resources, f"{name}/ranks", cuts, "float64", in_memory=1),
         contributions=make_rounds(resources, f"{name}/contributions", cuts, precision, in_memory=2),
-        degrees=keep_rows(resources, f"{name}/degrees", cuts, out_degrees(graph)),
+        degrees=keep_degrees(graph, resources, f"{name}/degrees", cuts),
         reset=restarts,
     )
 
 
-def out_degrees(graph: GraphStore) -> NDArray[np.uint32]:
-    """Edges out of every node, padded to whole ranges. Memory: 4 bytes a node.
-
-    In a symmetrised store they equal the in-degrees, which the row offsets tell without reading an edge.
-    """
-    degrees = np.zeros(-(-graph.num_nodes // RANGE_ROWS) * RANGE_ROWS, np.uint32)
-    for block, rows in graph.edges.stream():
-        if graph.manifest.edges.symmetrised:
-            degrees[block.start : block.stop] = np.diff(rows.offsets)
-        else:
-            count_sources(rows.values, degrees)
-    return degrees
+def _keep_normalised(place: Place, cuts: Sequence[int], vector: Vector | None, num_nodes: int, name: str) -> None:
+    """Put a vector that sums to one in its place, or 1/N for each node without one; padded, a stripe at a time."""
+    vector, total = _checked(vector, num_nodes, name)
+    for start, stop in pairwise(cuts):
+        rows = place.room(start, stop)
+        rows[: max(num_nodes - start, 0)] = 1.0 / num_nodes if vector is None else vector[start:stop] / total
+        place.write(start, rows)
 
 
-def _normalised(vector: Vector | None, num_nodes: int, name: str) -> Vector:
+def _checked(vector: Vector | None, num_nodes: int, name: str) -> tuple[Vector | None, float]:
     if vector is None:
-        return np.full(num_nodes, 1.0 / num_nodes)
+        return None, 1.0
     vector = np.asarray(vector, np.float64)
     if vector.shape != (num_nodes,):
         raise UsageError(f"{name} has shape {vector.shape}", expected=f"one value for each of {num_nodes} nodes")
     total = math.fsum(vector)
     if not (np.isfinite(vector).all() and (vector >= 0).all() and total > 0):
         raise UsageError(f"{name} is not a distribution", expected="finite values >= 0, not all zero")
-    return vector / total
+    return vector, total

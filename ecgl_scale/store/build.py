@@ -6,17 +6,20 @@
     columns           labels, splits, anything with one value a node                 nodes.py
     manifest          written last; then the staging directory takes the target's name
 
-Edges go through the executor: pieces of the source, then blocks of rows. Features and columns are streamed by this
-process.
+Edges go through the executor: pieces of the source, then blocks of rows; and so do shards of dense features where
+workers share no memory. Other features and columns are streamed by this process.
 
-Everything happens in a staging directory beside the target, so a failure or a kill leaves the target as it was.
+Everything happens in a staging directory beside the target, so a failure or a kill leaves the target as it was. What
+workers that share no memory have finished there is in a journal: the same build goes on with the rest.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +30,26 @@ from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.staging import Staging
 from ecgl_scale.engine.clock import StageClock
+from ecgl_scale.engine.journal import RecordJournal
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
-from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, partition_edges
+from ecgl_scale.store.build_journal import BuildJournal, job_of
+from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, PieceRecord, partition_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.segments import KeySegments
 from ecgl_scale.store.edges.spill import KEY_BYTES, KeyBuckets, KeySpill
-from ecgl_scale.store.edges.write import largest_block_bytes, write_blocks
-from ecgl_scale.store.features.files import write_features
-from ecgl_scale.store.format import MANIFEST_NAME, NODES_NAME, EdgeSection, FeatureSection, Manifest, record_files
+from ecgl_scale.store.edges.write import BlockRecord, has_files, largest_block_bytes, write_blocks
+from ecgl_scale.store.features.dense_work import ShardRecord, write_dense_shards
+from ecgl_scale.store.features.files import WriteShards, write_features
+from ecgl_scale.store.format import (
+    DENSE_DIRECTORY,
+    MANIFEST_NAME,
+    NODES_NAME,
+    EdgeSection,
+    FeatureSection,
+    Manifest,
+    record_files,
+)
 from ecgl_scale.store.nodes import WrittenColumns, write_columns
 from ecgl_scale.store.source import GraphSource
 from ecgl_scale.units import MIB, format_bytes
@@ -48,6 +62,7 @@ MAX_SHARE_BYTES = 1024 * MIB
 """More per thread buys nothing: the largest regular block takes 768 MiB with its sort."""
 SMALL_SHARE_BYTES = 32 * MIB
 DISK_MARGIN_BYTES = 64 * MIB
+SEGMENTS_DIRECTORY = "segments"
 
 
 @dataclass(frozen=True)
@@ -100,9 +115,11 @@ def build_store(
         raise InvalidInputError("the graph is empty: it has no nodes", where=source.name)
     plan = EdgePlan.of(source.num_nodes)
     keys_hint = source.num_edges_hint * (2 if options.symmetrise else 1)
+    is_shared = not resources.executor.shares_memory
+    job = job_of(source, options, [features_as, feature_dtype]) if is_shared else None
     with (
         PeakSampler() as sampler,
-        Staging(target, marker=MANIFEST_NAME, overwrite=overwrite) as staging,
+        Staging(target, marker=MANIFEST_NAME, overwrite=overwrite, job=job) as staging,
         storage_errors(staging.path),
     ):
         least_bytes = RESERVE_BYTES + MIN_SPARE_BYTES
@@ -112,9 +129,12 @@ def build_store(
         on_event = resources.on_event
         clock = StageClock(sampler, on_event)
         own = resources.with_threads(shares.threads)
-        edges, files = _write_edges(source, plan, options, staging.path, own, shares, clock)
+        journal = BuildJournal(staging.path, job or "") if is_shared else None
+        if journal is not None:
+            shares = replace(shares, block_edges=journal.block_edges(shares.block_edges))
+        edges, files = _write_edges(source, plan, options, staging.path, own, shares, clock, journal)
         with clock.stage("write features"):
-            features, feature_files = _features(source, staging.path, features_as, feature_dtype, on_event)
+            features, feature_files = _features(source, staging.path, features_as, feature_dtype, own, journal)
         with clock.stage("write node columns"):
             columns = _columns(source, staging.path, on_event)
         files.update(feature_files)
@@ -129,6 +149,10 @@ def build_store(
             provenance=dict(source.provenance),
             files=record_files(staging.path, files),
         )
+        if journal is not None:
+            journal.remove()
+            for left in staging.path.rglob(".*"):  # by a worker that was lost while it wrote
+                left.unlink()
         manifest.write(staging.path)
         staging.commit()
     return manifest
@@ -142,12 +166,22 @@ def _write_edges(
     resources: Resources,
     shares: MemoryShares,
     clock: StageClock,
+    journal: BuildJournal | None,
 ) -> tuple[EdgeSection, dict[str, WrittenFile]]:
-    with _keys(store, plan.num_buckets, resources, shares) as keys:
+    pieces: RecordJournal[PieceRecord] | None = None
+    blocks: RecordJournal[BlockRecord] | None = None
+    if journal is not None:
+        found = journal.edges()
+        if found is not None:
+            shutil.rmtree(store / SEGMENTS_DIRECTORY, ignore_errors=True)
+            return found
+        pieces = journal.records("partition", PieceRecord)
+        blocks = journal.records("blocks", BlockRecord, lambda record: has_files(store, record.files))
+    with _keys(store, plan.num_buckets, shares, is_shared=journal is not None) as keys:
         with clock.stage("partition edges"):
-            totals = partition_edges(source, plan, options, keys, resources, block_edges=shares.block_edges)
+            totals = partition_edges(source, plan, options, keys, resources, shares.block_edges, pieces)
         with clock.stage("write rows and tiles"):
-            written = write_blocks(keys, plan, options, store, resources, share_bytes=shares.share_bytes)
+            written = write_blocks(keys, plan, options, store, resources, shares.share_bytes, blocks)
         num_keys = int(keys.counts.sum())
     block_edges = [record.num_edges for _, record in written]
     section = EdgeSection(
@@ -162,39 +196,50 @@ def _write_edges(
         block_starts=[block.start for block, _ in written] + [plan.num_nodes],
         block_edges=block_edges,
     )
-    return section, {name: WrittenFile(*file) for _, record in written for name, file in record.files.items()}
+    files = {name: WrittenFile(*file) for _, record in written for name, file in record.files.items()}
+    if journal is not None:
+        journal.save_edges(section, files)
+        shutil.rmtree(store / SEGMENTS_DIRECTORY)
+    return section, files
 
 
 @contextmanager
-def _keys(store: Path, num_buckets: int, resources: Resources, shares: MemoryShares) -> Iterator[KeyBuckets]:
+def _keys(store: Path, num_buckets: int, shares: MemoryShares, *, is_shared: bool) -> Iterator[KeyBuckets]:
     """Where keys are between the two halves: in memory and a scratch file, or in files that all workers see."""
-    keys: KeyBuckets
-    if resources.executor.shares_memory:
-        keys = KeySpill(store / "keys.scratch", num_buckets, allowance_bytes=shares.kept_bytes)
-    else:
-        keys = KeySegments.make(store / "segments", num_buckets)
+    if is_shared:
+        yield KeySegments.make(store / SEGMENTS_DIRECTORY, num_buckets)
+        return
+    spill = KeySpill(store / "keys.scratch", num_buckets, allowance_bytes=shares.kept_bytes)
     try:
-        yield keys
+        yield spill
     finally:
-        keys.close()
-    if keys.is_shared:
-        for left in store.rglob(".*"):  # by a worker that was lost while it wrote
-            left.unlink()
+        spill.close()
 
 
 def _features(
-    source: GraphSource, store: Path, features_as: str, dtype: str, on_event: EventSink
+    source: GraphSource, store: Path, features_as: str, dtype: str, resources: Resources, journal: BuildJournal | None
 ) -> tuple[FeatureSection | None, dict[str, WrittenFile]]:
     if source.features is None:
         return None, {}
-    on_event(StageStarted("write features", source.num_nodes, "rows"))
+    resources.on_event(StageStarted("write features", source.num_nodes, "rows"))
+    on_rows = _RowCounter("write features", resources.on_event)
+    write_shards: WriteShards | None = None
+    if journal is not None:
+        directory = store / DENSE_DIRECTORY
+        shards: RecordJournal[ShardRecord] = journal.records(
+            "features", ShardRecord, lambda record: has_files(directory, {record.name: [record.size_bytes, 0]})
+        )
+        write_shards = partial(
+            write_dense_shards, resources=resources, journal=shards, work=journal.directory, on_rows=on_rows
+        )
     return write_features(
         source.features,
         source.num_nodes,
         store,
         requested=features_as,
         dtype=dtype,
-        on_rows=_RowCounter("write features", on_event),
+        on_rows=on_rows,
+        write_shards=write_shards,
     )
 
 
@@ -202,6 +247,7 @@ def _columns(source: GraphSource, store: Path, on_event: EventSink) -> WrittenCo
     if not source.columns:
         return None
     on_event(StageStarted("write node columns", source.num_nodes, "rows"))
+    (store / NODES_NAME).unlink(missing_ok=True)  # of a build that goes on
     return write_columns(
         store / NODES_NAME,
         source.columns,
@@ -231,7 +277,8 @@ def _require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, whe
     store = 8 * keys_hint + 8 * source.num_nodes
     store += 0 if source.features is None else source.features.stored_bytes(source.num_nodes)
     store += sum(column.dtype.itemsize for column in source.columns) * source.num_nodes
-    needed, free = scratch + store + DISK_MARGIN_BYTES, free_bytes(where)
+    there = sum(path.stat().st_size for path in where.rglob("*"))  # of a build that goes on
+    needed, free = scratch + store + DISK_MARGIN_BYTES, free_bytes(where) + there
     if needed > free:
         raise DoesNotFitError(
             f"the disk is short: about {format_bytes(needed)} needed, {format_bytes(free)} free",

@@ -73,6 +73,10 @@ class EdgeSource(ABC):
     def check(self, pieces: Sequence[tuple[Block, Sequence[int]]]) -> None:  # noqa: B027 - most files say nothing
         """Compare the ``crcs`` of all pieces, in their order, with what the file says of itself."""
 
+    def identity(self) -> Json | None:
+        """What these edges follow from, so that a build of the same ones can go on; None where that cannot be told."""
+        return None
+
     def describe(self, work: Path) -> Json:
         """What ``open`` needs; what is too large for JSON goes to a file in ``work``, which every worker sees."""
         raise EcglError(f"{type(self).__name__} cannot be sent to another process: {work}")
@@ -136,6 +140,11 @@ class JoinedEdges(EdgeSource):
         for part in self.parts:
             yield from part.stream(max_edges)
 
+    def identity(self) -> Json | None:
+        """That of every file, if all have one."""
+        found = [part.identity() for part in self.parts]
+        return None if None in found else found
+
     def describe(self, work: Path) -> Json:
         """Describe every file."""
         return {"parts": [describe_edges(part, work) for part in self.parts], "counts": list(self.counts)}
@@ -144,6 +153,12 @@ class JoinedEdges(EdgeSource):
     def open(cls, description: Json) -> JoinedEdges:
         """Open every file again."""
         return cls(tuple(map(open_edges, description["parts"])), tuple(description["counts"]))
+
+
+def file_identity(path: Path) -> Json:
+    """Tells a file from others, and from what it was before somebody changed it."""
+    about = path.stat()
+    return [str(path.absolute()), about.st_size, about.st_mtime_ns]
 
 
 def describe_edges(edges: EdgeSource, work: Path) -> Json:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.store.edge_source import EdgeSource, IntArray
+from ecgl_scale.store.row_source import RowSource
 
 FloatArray = NDArray[np.floating[Any]]
 AnyArray = NDArray[Any]
@@ -63,6 +64,9 @@ class DenseSource:
     origin: str
     blocks: Callable[[int], Iterator[AnyArray]]
     """``blocks(max_rows)`` yields ``[<= max_rows, num_features]`` arrays, in row order."""
+    rows: RowSource | None = None
+    """Any of the rows by themselves, for other processes; None where they only come in order, or from
+    memory."""
 
     def stored_bytes(self, num_rows: int) -> int:
         """About how many bytes a store of these features takes."""
@@ -81,6 +85,8 @@ class SparseSource:
     origin: str
     blocks: Callable[[int], Iterator[CsrBlock]]
     """``blocks(max_rows)`` yields consecutive rows, at most that many at a time."""
+    rows: ClassVar[None] = None
+    """They are streamed by one process."""
 
     def stored_bytes(self, num_rows: int) -> int:
         """About how many bytes a store of these features takes."""

@@ -5,6 +5,7 @@ Memory: 4 bytes a node of the whole graph, from ``source`` on.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -23,6 +24,7 @@ from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource
 from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL, NodeColumns
+from ecgl_scale.store.row_source import RowSource
 from ecgl_scale.store.source import (
     AnyArray,
     ColumnSource,
@@ -103,12 +105,12 @@ class Subset:
             num_values = features.count_values(self.ids)
             return SparseSource(features.num_features, num_values, origin, partial(self._sparse_blocks, features))
         dtype = features.dtype if self.scaling.kind == "none" else np.dtype(np.float32)
-        return DenseSource(features.num_features, dtype, origin, partial(self._dense_blocks, features))
+        rows = SubsetRows(self.graph, self.ids, self.scaling, self.threads)
+        return DenseSource(features.num_features, dtype, origin, partial(self._dense_blocks, rows), rows)
 
-    def _dense_blocks(self, features: FeatureStore, max_rows: int) -> Iterator[AnyArray]:
+    def _dense_blocks(self, rows: SubsetRows, max_rows: int) -> Iterator[AnyArray]:
         for start in range(0, self.ids.size, max_rows):
-            rows = features.rows_dense(self.ids[start : start + max_rows], threads=self.threads)
-            yield rows if self.scaling.kind == "none" else self.scaling.apply(rows)
+            yield rows.read(start, start + max_rows)
 
     def _sparse_blocks(self, features: FeatureStore, max_rows: int) -> Iterator[CsrBlock]:
         for start in range(0, self.ids.size, max_rows):
@@ -147,6 +149,7 @@ class SubsetEdges(EdgeSource):
     def __init__(self, graph: GraphStore, node_ids: Ids) -> None:
         self._edges = graph.edges
         self._path = graph.path
+        self._identity = graph.identity
         self._ids = node_ids
         self._counts = _nodes_in_blocks(graph, node_ids)
         self._starts = [0, *accumulate(graph.manifest.edges.block_edges)]
@@ -175,16 +178,65 @@ class SubsetEdges(EdgeSource):
         kept = keep_edges(rows.offsets, rows.values, block.start, within, self._local_of, src, dst)
         return EdgeBlock(src[:kept], dst[:kept], str(self._edges.path(block)), start - first)
 
+    def identity(self) -> Json:
+        """The store and the ids."""
+        return {"store": self._identity, "ids": _digest(self._ids)}
+
     def describe(self, work: Path) -> Json:
         """The store, and a file of the ids."""
-        path = work / "nodes.npy"
-        with atomic_file(path, needed_bytes=self._ids.nbytes) as partial_path, partial_path.open("wb") as file:
-            np.save(file, self._ids, allow_pickle=False)
-        return {"store": str(self._path.absolute()), "ids": str(path)}
+        return {"store": str(self._path.absolute()), "ids": _write_ids(self._ids, work)}
 
     @classmethod
     def open(cls, description: Json) -> SubsetEdges:
         """Find the edges again, with a map of this process."""
-        with storage_errors(Path(description["ids"])):
-            node_ids = np.load(description["ids"], mmap_mode="r", allow_pickle=False)
-        return cls(GraphStore.open(description["store"]), node_ids)
+        return cls(GraphStore.open(description["store"]), _read_ids(description["ids"]))
+
+
+class SubsetRows(RowSource):
+    """Feature rows of some nodes (ascending ids), with their zeros, scaled."""
+
+    kind = "subset"
+
+    def __init__(self, graph: GraphStore, node_ids: Ids, scaling: Scaling, threads: int = 1) -> None:
+        self._graph = graph
+        self._features = graph.require_features()
+        self._ids = node_ids
+        self._scaling = scaling
+        self._threads = threads
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Gather rows and scale them."""
+        rows = self._features.rows_dense(self._ids[start:stop], threads=self._threads)
+        return rows if self._scaling.kind == "none" else self._scaling.apply(rows)
+
+    def identity(self) -> Json:
+        """The store, the ids and the scaling."""
+        return {"store": self._graph.identity, "ids": _digest(self._ids), "scaling": self._scaling.to_json()}
+
+    def describe(self, work: Path) -> Json:
+        """The store, a file of the ids, and the scaling."""
+        path = str(self._graph.path.absolute())
+        return {"store": path, "ids": _write_ids(self._ids, work), "scaling": self._scaling.to_json()}
+
+    @classmethod
+    def open(cls, description: Json) -> SubsetRows:
+        """Find the rows again."""
+        graph, scaling = GraphStore.open(description["store"]), Scaling.from_json(description["scaling"])
+        return cls(graph, _read_ids(description["ids"]), scaling)
+
+
+def _digest(ids: Ids) -> str:
+    return hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()
+
+
+def _write_ids(ids: Ids, work: Path) -> str:
+    path = work / "nodes.npy"
+    with atomic_file(path, needed_bytes=ids.nbytes) as partial_path, partial_path.open("wb") as file:
+        np.save(file, ids, allow_pickle=False)
+    return str(path)
+
+
+def _read_ids(path: str) -> Ids:
+    with storage_errors(Path(path)):
+        ids: Ids = np.load(path, mmap_mode="r", allow_pickle=False)
+    return ids

@@ -17,7 +17,8 @@ from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.errors import DoesNotFitError, UsageError
 from ecgl_scale.rank import tile_stream
-from ecgl_scale.rank.pagerank import EXACT_NODES, PageRankSettings, out_degrees, plan_importance, rank_importance
+from ecgl_scale.rank.degrees import out_degrees
+from ecgl_scale.rank.pagerank import EXACT_NODES, PageRankSettings, plan_importance, rank_importance
 from ecgl_scale.store.edges import plan as edge_plan
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore

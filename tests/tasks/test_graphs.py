@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ecgl_scale.base.events import BlockFinished, Note, StageStarted, ignore_events
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, StoreExistsError, UsageError
-from ecgl_scale.rank.pagerank import out_degrees
+from ecgl_scale.rank.degrees import out_degrees
 from ecgl_scale.store import build
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import RANGE_ROWS, BuildOptions, EdgePlan

@@ -93,7 +93,8 @@ class UnitQueue:
         listed = list(blocks) if isinstance(blocks, Sized) else None
         self._units = cut_units(blocks if listed is None else listed, shape)
         self._is_dealt_in_order = listed is None or not shape.is_dealt_out
-        self._most_ahead = AHEAD_PER_WORKER * shape.num_workers if self._is_dealt_in_order else None
+        per_worker = 1 if shape.in_any_order else AHEAD_PER_WORKER  # long blocks are begun when they are asked for
+        self._most_ahead = per_worker * shape.num_workers if self._is_dealt_in_order else None
         self._order: deque[Block] = deque(() if self._is_dealt_in_order or listed is None else listed)
         self._waiting: dict[int, deque[Unit]] = {}
         self._num_ahead = 0

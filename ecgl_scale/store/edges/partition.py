@@ -15,13 +15,15 @@ from ecgl_kernels.partition import DROP_LOOPS, SYMMETRISE, count_edges, scatter_
 from ecgl_scale.base.buffers import ReusableBytes
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.engine.block import Block, split_blocks
+from ecgl_scale.engine.executor import run_blocks, run_round
+from ecgl_scale.engine.journal import RecordJournal
 from ecgl_scale.engine.local import LocalExecutor
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, describe_edges, open_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
-from ecgl_scale.store.edges.segments import KeySegments
+from ecgl_scale.store.edges.segments import KeySegments, SegmentCheck
 from ecgl_scale.store.edges.spill import KeyBuckets, key_array
 from ecgl_scale.store.source import GraphSource
 
@@ -56,10 +58,13 @@ def partition_edges(
     options: BuildOptions,
     keys: KeyBuckets,
     resources: Resources,
-    *,
     block_edges: int,
+    journal: RecordJournal[PieceRecord] | None = None,
 ) -> PartitionTotals:
-    """Read every edge once and put its key (two keys when symmetrising) into ``keys``."""
+    """Read every edge once and put its key (two keys when symmetrising) into ``keys``.
+
+    Pieces that ``journal`` has are not read again, if their segments are whole.
+    """
     resources.on_event(StageStarted(STAGE, source.num_edges_hint, "edges"))
     flags = (SYMMETRISE if options.symmetrise else 0) | (0 if options.self_loops == "keep" else DROP_LOOPS)
     edges: EdgeSource = source.edges
@@ -69,11 +74,13 @@ def partition_edges(
         executor = LocalExecutor()
     if pieces is None:
         held = _HeldEdges()
-        pieces, edges = held.take_in(source.edges.stream(block_edges)), held
+        pieces, edges, journal = held.take_in(source.edges.stream(block_edges)), held, None
+    if journal is not None and isinstance(keys, KeySegments):
+        _forget_damaged(journal, keys, resources)
     input_edges = self_loops = num_pieces = 0
     crcs: list[tuple[Block, list[int]]] = []
     with executor.open(PartitionWork(edges, plan, flags, keys), resources) as workers:
-        for piece, record in workers.run(pieces, EDGES):
+        for piece, record in run_round(workers, pieces, journal, EDGES):
             num_pieces += 1
             input_edges += record.num_edges
             self_loops += record.num_loops
@@ -81,11 +88,19 @@ def partition_edges(
             resources.on_event(BlockFinished(STAGE, input_edges))
         source.edges.check(crcs)
         if options.self_loops == "add":
-            for _ in workers.run(_loop_pieces(plan.num_nodes, block_edges, num_pieces), LOOPS):
-                num_pieces += 1
+            loops = _loop_pieces(plan.num_nodes, block_edges, num_pieces)
+            num_pieces += sum(1 for _ in run_round(workers, loops, journal, LOOPS))
     if isinstance(keys, KeySegments):
         keys.load(num_pieces)
     return PartitionTotals(input_edges, self_loops)
+
+
+def _forget_damaged(journal: RecordJournal[PieceRecord], keys: KeySegments, resources: Resources) -> None:
+    finished = [Block(index, index, index + 1) for index in journal.load()]
+    for piece, found in run_blocks(SegmentCheck(keys), finished, resources) if finished else ():
+        if not found.is_whole:
+            journal.forget(piece.index)
+    journal.save()
 
 
 def _loop_pieces(num_nodes: int, block_edges: int, first_index: int) -> list[Block]:

@@ -8,22 +8,27 @@ Piece ``i`` is ``<i>.keys``: whole under another name, then renamed. A piece tha
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.buffers import ReusableBytes
 from ecgl_scale.base.direct import SECTOR_BYTES, open_direct, round_up
 from ecgl_scale.base.durable import DurableWriter, atomic_file, crc32c_of, storage_errors
-from ecgl_scale.engine.work import Json
-from ecgl_scale.errors import CorruptStoreError
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.resources import Resources
+from ecgl_scale.engine.work import Json, Work
+from ecgl_scale.errors import CorruptStoreError, EcglError
 from ecgl_scale.store.edges.spill import KEY_BYTES, KeyBuckets, Keys, Segment
 
 CRC_BYTES = 4
+CHECK_BYTES = 8 << 20
 
 
 class KeySegments(KeyBuckets):
@@ -37,9 +42,9 @@ class KeySegments(KeyBuckets):
 
     @classmethod
     def make(cls, directory: Path, num_buckets: int) -> KeySegments:
-        """Make a new directory for segments."""
+        """Make a directory for segments, or find that of a build that goes on."""
         with storage_errors(directory):
-            directory.mkdir()
+            directory.mkdir(exist_ok=True)
         return cls(directory, num_buckets)
 
     def append(self, index: int, keys: Keys, offsets: NDArray[np.int64]) -> bool:
@@ -55,6 +60,23 @@ class KeySegments(KeyBuckets):
             writer.write(tables + crc32c_of(tables).to_bytes(CRC_BYTES, "little"))
             writer.finish()
         return False
+
+    def is_whole(self, index: int, memory: ReusableBytes) -> bool:
+        """Whether a segment is there as it was written, to the last key. Memory: ``CHECK_BYTES``."""
+        try:
+            segment = self._load(index)
+            buffer = memory.take(CHECK_BYTES)
+            crcs = [self._crc_of(segment, start, stop, buffer) for start, stop in pairwise(segment.offsets.tolist())]
+        except (OSError, EcglError):
+            return False
+        return segment.crcs is not None and crcs == segment.crcs.tolist()
+
+    def _crc_of(self, segment: Segment, start: int, stop: int, buffer: NDArray[np.uint8]) -> int:
+        crc, step = 0, (buffer.size - 2 * SECTOR_BYTES) // KEY_BYTES
+        for first in range(start, stop, step):
+            keys, _ = self._read_slice(segment, first, min(first + step, stop), buffer, 0)
+            crc = crc32c_of(keys, crc)
+        return crc
 
     def load(self, num_segments: int) -> None:
         """Look at the tables of all segments, so that buckets can be read."""
@@ -99,7 +121,39 @@ class KeySegments(KeyBuckets):
         segments.load(description["num_segments"])
         return segments
 
-    def close(self) -> None:
-        """Remove the directory with all segments."""
-        self._segments.clear()
-        shutil.rmtree(self.directory, ignore_errors=True)
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found of a segment."""
+
+    is_whole: bool
+
+
+class SegmentCheck(Work[ReusableBytes, Checked]):
+    """Compares segments that an earlier build has left with what it wrote; block i is segment i."""
+
+    name: ClassVar[str] = "ingest.check"
+    record: ClassVar[type[Any]] = Checked
+    has_small_records: ClassVar[bool] = True
+
+    def __init__(self, keys: KeySegments) -> None:
+        self._keys = keys
+
+    def describe(self) -> Json:
+        """Where the segments are."""
+        return self._keys.describe()
+
+    @classmethod
+    def open(cls, description: Json, resources: Resources) -> SegmentCheck:
+        """Make the work again, in another process."""
+        del resources
+        return cls(KeySegments.open(description))
+
+    def scratch(self) -> ReusableBytes:
+        """Memory that a thread reads into."""
+        return ReusableBytes()
+
+    def run(self, block: Block, given: Json, scratch: ReusableBytes) -> Checked:
+        """Read one segment."""
+        del given
+        return Checked(self._keys.is_whole(block.index, scratch))

@@ -74,10 +74,6 @@ class KeyBuckets(ABC):
     def describe(self) -> Json:
         """How another process finds the keys."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Forget the keys and remove their files."""
-
     def read(self, bucket: int, buffer: NDArray[np.uint8]) -> list[Keys]:
         """The bucket's slices, some of them in ``buffer``, which holds ``read_bytes(counts[bucket])``."""
         slices: list[Keys] = []

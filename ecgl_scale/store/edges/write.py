@@ -20,6 +20,7 @@ from ecgl_scale.base.durable import atomic_file
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.executor import run_blocks
+from ecgl_scale.engine.journal import RecordJournal
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
@@ -65,23 +66,30 @@ def write_blocks(
     options: BuildOptions,
     store: Path,
     resources: Resources,
-    *,
     share_bytes: int,
+    journal: RecordJournal[BlockRecord] | None = None,
 ) -> list[tuple[Block, BlockRecord]]:
     """Write all blocks; the result is in row order and the same for any number of threads and any memory."""
     counts = keys.counts
     resources.on_event(StageStarted(STAGE, int(counts.sum()), "edges"))
-    (store / EDGES_DIRECTORY).mkdir()
-    (store / TILES_DIRECTORY).mkdir()
+    for part in (EDGES_DIRECTORY, TILES_DIRECTORY):
+        (store / part).mkdir(exist_ok=journal is not None)
     num_keys = {block: int(counts[plan.buckets_of(block)].sum()) for block in plan.cut_blocks(counts)}
     largest_first = sorted(num_keys, key=lambda block: -num_keys[block])
     done = 0
     results = []
-    for block, record in run_blocks(BlockWork(keys, plan, options, store, share_bytes), largest_first, resources):
+    work = BlockWork(keys, plan, options, store, share_bytes)
+    for block, record in run_blocks(work, largest_first, resources, journal):
         results.append((block, record))
         done += num_keys[block]
         resources.on_event(BlockFinished(STAGE, done))
     return sorted(results, key=lambda result: result[0].index)
+
+
+def has_files(store: Path, files: dict[str, list[int]]) -> bool:
+    """Whether files that were recorded are there, as large as they were."""
+    paths = {store / name: size for name, (size, _) in files.items()}
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
 
 
 def largest_block_bytes(plan: EdgePlan, bucket_counts: NDArray[np.int64]) -> int:

@@ -5,7 +5,7 @@ A shard is written front to back while its rows stream by, so that no more than 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -103,31 +103,53 @@ def write_dense(
     that are not finite (in the store's dtype), a wrong number of rows or columns, or no numbers at all.
     Memory: ``PIECE_BYTES`` of the source + one chunk + the writer's two buffers.
     """
-    written = {"zarr.json": _write_metadata(layout, directory)}
-    chunks = _read_chunks(source, layout)
+    written = {"zarr.json": write_metadata(layout, directory)}
+    everything = Block(0, 0, layout.num_rows)
+    pieces = source.blocks(piece_rows(layout, source.dtype.itemsize))
+    chunks = cut_chunks(pieces, layout, source.origin, everything)
     for block in layout.blocks():
         name = layout.shard_name(block)
-        table = np.empty(layout.num_chunks(block), dtype="<u4")
-        with DurableWriter(directory / name) as writer:
-            for position in range(table.size):
-                chunk, num_rows = next(chunks)
-                table[position] = crc32c_of(chunk)
-                writer.write(chunk)
-                writer.write(table[position : position + 1])
-                on_rows(num_rows)
-            writer.write(table)
-            writer.write(layout.shard_index(block))
-            written[name] = writer.finish()
+        written[name] = write_shard(chunks, layout, block, directory / name, on_rows)
     next(chunks, None)  # runs the source to its end, where rows too many show
     return written
 
 
-def _write_metadata(layout: DenseLayout, directory: Path) -> WrittenFile:
+def write_shard(
+    chunks: Iterator[tuple[AnyArray, int]],
+    layout: DenseLayout,
+    block: Block,
+    path: Path,
+    on_rows: Callable[[int], None] = lambda _: None,
+) -> WrittenFile:
+    """Write the next chunks as the shard of a block."""
+    table = np.empty(layout.num_chunks(block), dtype="<u4")
+    with DurableWriter(path) as writer:
+        for position in range(table.size):
+            chunk, num_rows = next(chunks)
+            table[position] = crc32c_of(chunk)
+            writer.write(chunk)
+            writer.write(table[position : position + 1])
+            on_rows(num_rows)
+        writer.write(table)
+        writer.write(layout.shard_index(block))
+        return writer.finish()
+
+
+def piece_rows(layout: DenseLayout, item_bytes: int) -> int:
+    """How many rows are asked of a source at once, whose numbers have so many bytes."""
+    row_bytes = layout.num_features * max(item_bytes, np.dtype(layout.dtype).itemsize)
+    return max(min(PIECE_BYTES // row_bytes, layout.rows_per_block), 1)
+
+
+def write_metadata(layout: DenseLayout, directory: Path) -> WrittenFile:
+    """Write ``zarr.json``, in place of one that an earlier process may have left."""
     import zarr
     from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 
     checked = (BytesCodec(endian="little"), Crc32cCodec())
+    path = directory / "zarr.json"
     with storage_errors(directory):
+        path.unlink(missing_ok=True)
         zarr.create_array(
             store=str(directory),
             shape=(layout.num_rows, layout.num_features),
@@ -142,33 +164,33 @@ def _write_metadata(layout: DenseLayout, directory: Path) -> WrittenFile:
             chunk_key_encoding={"name": "default", "separator": "."},
             dimension_names=("row", "feature"),
         )
-        path = directory / "zarr.json"
         text = path.read_text(encoding="utf-8")
     return write_atomically(path, text)  # once more, as Zarr does not fsync
 
 
-def _read_chunks(source: DenseSource, layout: DenseLayout) -> Iterator[tuple[AnyArray, int]]:
-    """Cut what a source yields into chunks of the store's dtype, checked; the last is filled up with zeros."""
+def cut_chunks(
+    pieces: Iterable[AnyArray], layout: DenseLayout, origin: str, rows: Block
+) -> Iterator[tuple[AnyArray, int]]:
+    """Cut pieces of these rows into chunks of the store's dtype, checked; the last is filled up with zeros."""
     chunk = np.zeros((layout.rows_per_chunk, layout.num_features), dtype=np.dtype(layout.dtype).newbyteorder("<"))
-    filled = row = 0
-    row_bytes = layout.num_features * max(source.dtype.itemsize, chunk.itemsize)
-    for piece in source.blocks(max(min(PIECE_BYTES // row_bytes, layout.rows_per_block), 1)):
-        checked_piece(piece, layout.num_features, source.origin)
-        if row + len(piece) > layout.num_rows:
-            raise _wrong_rows(source, f"more than {layout.num_rows}", layout)
+    filled, row = 0, rows.start
+    for piece in pieces:
+        checked_piece(piece, layout.num_features, origin)
+        if row + len(piece) > rows.stop:
+            raise _wrong_rows(origin, f"more than {layout.num_rows}", layout)
         position = 0
         while position < len(piece):
             take = min(len(piece) - position, layout.rows_per_chunk - filled)
             taken, target = piece[position : position + take], chunk[filled : filled + take]
             with np.errstate(over="ignore", invalid="ignore"):
                 np.copyto(target, taken, casting="unsafe")
-            _refuse_nonfinite(taken, target, row, source.origin, layout.dtype)
+            _refuse_nonfinite(taken, target, row, origin, layout.dtype)
             position, filled, row = position + take, filled + take, row + take
             if filled == layout.rows_per_chunk:
                 yield chunk, filled
                 filled = 0
-    if row != layout.num_rows:
-        raise _wrong_rows(source, str(row), layout)
+    if row != rows.stop:
+        raise _wrong_rows(origin, str(row), layout)
     if filled:
         chunk[filled:] = 0
         yield chunk, filled
@@ -199,7 +221,5 @@ def _refuse_nonfinite(taken: AnyArray, target: AnyArray, first_row: int, origin:
     )
 
 
-def _wrong_rows(source: DenseSource, found: str, layout: DenseLayout) -> InvalidInputError:
-    return InvalidInputError(
-        f"features have {found} rows", where=source.origin, expected=f"{layout.num_rows}, one a node"
-    )
+def _wrong_rows(origin: str, found: str, layout: DenseLayout) -> InvalidInputError:
+    return InvalidInputError(f"features have {found} rows", where=origin, expected=f"{layout.num_rows}, one a node")

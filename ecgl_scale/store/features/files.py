@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -17,8 +18,10 @@ from ecgl_scale.store.features.dense_write import DenseDtype, DenseLayout, write
 from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.features.sparse import SparseFeatures, SparseLayout, write_sparse
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY, FeatureSection, Manifest
+from ecgl_scale.store.row_source import RowSource
 from ecgl_scale.store.source import DenseSource, SparseSource
 
+WriteShards = Callable[[DenseSource, RowSource, DenseLayout, Path], dict[str, WrittenFile]]
 AnyFeatures = DenseFeatures | SparseFeatures
 """Either, for those who tell them apart by ``kind``; others take a ``FeatureStore``."""
 
@@ -31,20 +34,27 @@ def write_features(
     requested: str,
     dtype: str,
     on_rows: Callable[[int], None],
+    write_shards: WriteShards | None = None,
 ) -> tuple[FeatureSection, dict[str, WrittenFile]]:
-    """Write the features below ``store``, as asked or by their density. Memory: a few chunks, or one sparse block."""
+    """Write the features below ``store``, as asked or by their density. Memory: a few chunks, or one sparse block.
+
+    ``write_shards`` takes the place of ``write_dense`` where rows can be read apart, by others than this process.
+    """
     kind = choose_kind(source, cast("Literal['auto', 'dense', 'sparse']", requested), num_rows=num_rows)
     if kind == "dense":
         dense = source if source.kind == "dense" else as_dense(source)
         layout = DenseLayout.plan(num_rows, dense.num_features, cast("DenseDtype", dtype))
-        files = write_dense(dense, layout, store / DENSE_DIRECTORY, on_rows=on_rows)
+        if write_shards is not None and dense.rows is not None:
+            files = write_shards(dense, dense.rows, layout, store / DENSE_DIRECTORY)
+        else:
+            files = write_dense(dense, layout, _new(store / DENSE_DIRECTORY), on_rows=on_rows)
         section = FeatureSection(
             kind, dense.num_features, dtype, layout.rows_per_block, layout.rows_per_chunk, num_rows * dense.num_features
         )
         return section, _below(DENSE_DIRECTORY, files)
     sparse = source if source.kind == "sparse" else as_sparse(source)
     plan = SparseLayout.plan(num_rows, sparse.num_features, sparse.num_values)
-    files = write_sparse(sparse, plan, store / SPARSE_DIRECTORY, on_rows=on_rows)
+    files = write_sparse(sparse, plan, _new(store / SPARSE_DIRECTORY), on_rows=on_rows)
     section = FeatureSection(
         kind, sparse.num_features, "float32", plan.rows_per_block, plan.rows_per_block, sparse.num_values
     )
@@ -74,6 +84,12 @@ def open_features(store: Path, manifest: Manifest) -> AnyFeatures | None:
 def dense_matrix(features: FeatureStore) -> NDArray[Any]:
     """All features as one array. Memory: the whole matrix, twice."""
     return np.concatenate([features.read_dense(block) for block in features.blocks()])
+
+
+def _new(directory: Path) -> Path:
+    """A directory that is not there, whatever an earlier process has left."""
+    shutil.rmtree(directory, ignore_errors=True)
+    return directory
 
 
 def _below(directory: str, files: Mapping[str, WrittenFile]) -> dict[str, WrittenFile]:

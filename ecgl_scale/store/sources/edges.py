@@ -17,7 +17,7 @@ import numpy as np
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, JoinedEdges, StreamedEdges
+from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, JoinedEdges, StreamedEdges, file_identity
 from ecgl_scale.store.source import GraphSource
 from ecgl_scale.store.sources.edge_text import TEXT_SUFFIXES, open_text_edges
 from ecgl_scale.store.sources.node_columns import check_integers, join_columns
@@ -178,6 +178,10 @@ class TableEdges(EdgeSource):
             src, dst = (self.table.values(batch, name, first_row) for name in names)
             yield EdgeBlock(src, dst, str(self.table.path), first_row)
             first_row += batch.num_rows
+
+    def identity(self) -> Json:
+        """The file and its columns."""
+        return {**self.describe(self.table.path), "file": file_identity(self.table.path)}
 
     def describe(self, work: Path) -> Json:  # noqa: ARG002
         """Name the file and its columns."""

@@ -7,6 +7,7 @@ decides about symmetry. Memory: one block at a time (8 bytes an edge up to scale
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ecgl_scale.engine.block import Block, split_blocks
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource
+from ecgl_scale.store.row_source import RowSource
 from ecgl_scale.store.source import AnyArray, DenseSource, GraphSource
 
 EDGE_STREAM, FEATURE_STREAM = 0, 2
@@ -86,6 +88,10 @@ class KronEdges(EdgeSource):
         kronecker_edges(start, self._seed, self._scale, self._table, self._key, src, dst)
         return EdgeBlock(src, dst, origin=self._name, first_row=start)
 
+    def identity(self) -> Json:
+        """The parameters, of which every edge is a function."""
+        return self.describe(Path())
+
     def describe(self, work: Path) -> Json:  # noqa: ARG002
         """Give the parameters of the graph."""
         return self._settings
@@ -98,15 +104,42 @@ class KronEdges(EdgeSource):
 
 def gaussian_features(origin: str, num_nodes: int, num_features: int, seed: int) -> DenseSource:
     """Describe standard normal features."""
-    feature_seed = substream(seed, FEATURE_STREAM)
+    source = GaussianRows(num_features, int(substream(seed, FEATURE_STREAM)))
 
     def blocks(max_rows: int) -> Iterator[AnyArray]:
         for first in range(0, num_nodes, max_rows):
-            rows: NDArray[np.float32] = np.empty((min(max_rows, num_nodes - first), num_features), np.float32)
-            gaussian_rows(first, feature_seed, rows)
-            yield rows
+            yield source.read(first, min(first + max_rows, num_nodes))
 
-    return DenseSource(num_features=num_features, dtype=np.dtype(np.float32), origin=origin, blocks=blocks)
+    return DenseSource(num_features, np.dtype(np.float32), origin, blocks, source)
+
+
+@dataclass(frozen=True)
+class GaussianRows(RowSource):
+    """Standard normal rows by their numbers, of which each is a function."""
+
+    kind = "gaussian"
+    num_features: int
+    seed: int
+    """The stream that numbers are drawn from."""
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Draw the rows of these numbers."""
+        rows: NDArray[np.float32] = np.empty((stop - start, self.num_features), np.float32)
+        gaussian_rows(start, np.uint64(self.seed), rows)
+        return rows
+
+    def identity(self) -> Json:
+        """The parameters, of which every row is a function."""
+        return asdict(self)
+
+    def describe(self, work: Path) -> Json:  # noqa: ARG002
+        """Give the parameters."""
+        return asdict(self)
+
+    @classmethod
+    def open(cls, description: Json) -> GaussianRows:
+        """Make the rows of these parameters."""
+        return cls(**description)
 
 
 def require_range(what: str, value: int, low: int, high: int) -> None:

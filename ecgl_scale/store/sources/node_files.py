@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.store.edge_source import file_identity
+from ecgl_scale.store.row_source import RowSource
 from ecgl_scale.store.source import AnyArray, ColumnSource, DenseSource
 from ecgl_scale.store.sources.node_columns import check_features, check_rows, node_column
 from ecgl_scale.store.sources.npy import open_npy, reading
@@ -39,7 +42,36 @@ def open_features(path: Path, num_nodes: int) -> DenseSource:
         raise InvalidInputError("features come in another format", where=path, expected=".npy or a Zarr directory")
     file = open_npy(path)
     check_features(file.shape, file.dtype, num_nodes, path)
-    return DenseSource(file.shape[1], file.dtype, str(path), file.blocks)
+    rows = None if file.header.is_columns else NpyRows(path.absolute())
+    return DenseSource(file.shape[1], file.dtype, str(path), file.blocks, rows)
+
+
+class NpyRows(RowSource):
+    """Rows of an .npy file."""
+
+    kind = "npy"
+
+    def __init__(self, path: Path) -> None:
+        self._file = open_npy(path)
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Read a stretch of the file."""
+        width = self._file.shape[1]
+        with self._file.cursor(start * width) as cursor:
+            return cursor.take((stop - start) * width).reshape(stop - start, width)
+
+    def identity(self) -> Json:
+        """The file, its size and its time."""
+        return file_identity(self._file.path)
+
+    def describe(self, work: Path) -> Json:  # noqa: ARG002
+        """Name the file."""
+        return str(self._file.path)
+
+    @classmethod
+    def open(cls, description: Json) -> NpyRows:
+        """Open the file again."""
+        return cls(Path(description))
 
 
 def open_labels(path: Path, num_nodes: int) -> ColumnSource:

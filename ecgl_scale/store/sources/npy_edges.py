@@ -19,7 +19,7 @@ import numpy as np
 from ecgl_scale.engine.block import Block, split_blocks
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, IntArray, StreamedEdges
+from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, IntArray, StreamedEdges, file_identity
 from ecgl_scale.store.sources.npy import NpzFile, StoredArray, reading
 
 _CRC32 = 0xEDB88320
@@ -119,6 +119,10 @@ class NpyEdges(EdgeSource):
                     where=self.origin,
                     fix="fetch or write it again",
                 )
+
+    def identity(self) -> Json:
+        """The file, and where in it edges begin."""
+        return {**self.describe(self.path), "file": file_identity(self.path)}
 
     def describe(self, work: Path) -> Json:  # noqa: ARG002
         """Name the file, where in it edges begin, and their type."""

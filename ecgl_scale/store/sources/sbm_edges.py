@@ -119,6 +119,10 @@ class SbmEdges(EdgeSource):
         )  # fmt: skip
         return EdgeBlock(src, dst, origin=self._origin, first_row=start)
 
+    def identity(self) -> Json:
+        """The parameters, of which every edge is a function."""
+        return self.describe(Path())
+
     def describe(self, work: Path) -> Json:  # noqa: ARG002
         """Give the settings of the graph."""
         return {"origin": self._origin, "settings": asdict(self._settings)}

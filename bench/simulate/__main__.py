@@ -1,0 +1,99 @@
+"""Predict stages on machines that we do not have, and check the same formulas on the one that we have.
+
+    python -m bench.simulate [--scale 20] [--check-scale 22] [--nodes 100000] [--check-nodes 400000] [--sweeps 10]
+
+Rates are measured on the smaller graphs with one process; the larger ones are then predicted and measured, with one
+process of all cores and with two workers of one core each. The record has both, the ratio, and the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.harness import DEFAULT_WORK, save
+from bench.simulate.measure import Stores, make_stores, measure_rates, medians, rank_seconds
+from bench.simulate.model import Graph, Machine, Rates, as_rows, simulate
+
+GB = 1e9
+GRAPHS = (
+    Graph("papers100M", 111e6, 3.2e9, 128, 172, 1.5e6),
+    Graph("10 G edges", 0.5e9, 10e9, 128, 100, 50e6),
+    Graph("1 T edges", 10e9, 1e12, 128, 100, 1e9),
+)
+MACHINES = {
+    "10 Gb/s, files 20 GB/s": Machine(32, 256 * GB, 1.25 * GB, 20 * GB, 1 * GB),
+    "100 Gb/s, files 200 GB/s": Machine(32, 256 * GB, 12.5 * GB, 200 * GB, 5 * GB),
+}
+COUNTS = (1, 16, 256)
+CHECKED = ("sweep", "attribute", "diversity")
+
+
+def run(work: Path, scales: tuple[int, int], nodes: tuple[int, int], sweeps: int, repeats: int) -> dict[str, Any]:
+    """Rates, the check here, and the tables."""
+    small = make_stores(work, scales[0], nodes[0])
+    rates = measure_rates(small, work, sweeps, repeats)
+    large = make_stores(work, scales[1], nodes[1])
+    checks = [
+        _check(large, work, sweeps, repeats, rates, num_workers=1),
+        _check(large, work, sweeps, repeats, rates, num_workers=2),
+    ]
+    for stores in (small, large):
+        shutil.rmtree(stores.kron)
+        shutil.rmtree(stores.sbm)
+    tables = [
+        {"graph": graph.name, "machines": name, "count": count, **as_rows(simulate(graph, machine, count, rates))}
+        for graph in GRAPHS
+        for name, machine in MACHINES.items()
+        for count in COUNTS
+    ]
+    return {"rates": asdict(rates), "checks": checks, "tables": tables}
+
+
+def _check(stores: Stores, work: Path, sweeps: int, repeats: int, rates: Rates, *, num_workers: int) -> dict[str, Any]:
+    """Predicted and measured seconds: one process with two threads, or two workers with a thread each."""
+    options = ("--threads", "2") if num_workers == 1 else ("--workers", str(num_workers), "--worker-threads", "1")
+    measured = medians(lambda: rank_seconds(stores, work, sweeps, *options), repeats)
+    memory = 8 * GB  # files are in the page cache: as fast as memory is copied
+    here = Machine(2 // num_workers, memory, 10 * GB, 20 * GB, 10 * GB)
+    predicted = {
+        "sweep": simulate(stores.kron_graph, here, num_workers, rates)["sweep"].seconds,
+        **{name: simulate(stores.sbm_graph, here, num_workers, rates)[name].seconds for name in CHECKED[1:]},
+    }
+    rows = {
+        name: {
+            "predicted": predicted[name],
+            "measured": measured[name],
+            "ratio": predicted[name] / measured[name],
+        }
+        for name in CHECKED
+    }
+    print(
+        num_workers, {name: f"{row['predicted']:.3f} / {row['measured']:.3f}" for name, row in rows.items()}, flush=True
+    )
+    return {"num_workers": num_workers, **rows}
+
+
+def main() -> None:
+    """Run the case and save its record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=int, default=20)
+    parser.add_argument("--check-scale", type=int, default=22)
+    parser.add_argument("--nodes", type=int, default=100_000)
+    parser.add_argument("--check-nodes", type=int, default=400_000)
+    parser.add_argument("--sweeps", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--work", type=Path, default=DEFAULT_WORK / "simulate")
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    found = run(
+        given.work, (given.scale, given.check_scale), (given.nodes, given.check_nodes), given.sweeps, given.repeats
+    )
+    save("simulate", found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Rates of one core of this machine, from the program's own reports; and what two workers really take.
+
+A rate comes from a small graph and one process; what is checked is another, larger graph, with one process of all cores
+and with worker processes of one core each. So the check can fail: nothing that is predicted was used as a rate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.harness import ecgl, run_measured
+from bench.simulate.model import Graph, Rates
+from ecgl_scale.engine.place import FilePlace
+
+FEATURES = 64
+
+
+@dataclass(frozen=True)
+class Stores:
+    """A graph of each kind: edges that are costly to follow, and features that are many."""
+
+    kron: Path
+    kron_graph: Graph
+    sbm: Path
+    sbm_graph: Graph
+    build_seconds: float
+
+
+def make_stores(work: Path, scale: int, nodes: int) -> Stores:
+    """Generate a Kronecker graph for sweeps and a block model for what reads features."""
+    kron, sbm = work / f"kron{scale}.ecgl", work / f"sbm{nodes}.ecgl"
+    built = run_measured(ecgl("generate", "kron", str(kron), "--scale", str(scale), "--overwrite", "--json"))
+    options = ("--nodes", str(nodes), "--classes", "10", "--features", str(FEATURES), "--overwrite", "--json")
+    made = run_measured(ecgl("generate", "sbm", str(sbm), *options))
+    return Stores(kron, _graph(built.stdout), sbm, _graph(made.stdout), built.seconds)
+
+
+def _graph(stdout: str) -> Graph:
+    info = json.loads(stdout)
+    return Graph("measured", info["num_nodes"], info["num_edges"], info["num_features"] or 0, 10, 0)
+
+
+def rank_seconds(stores: Stores, work: Path, sweeps: int, *options: str) -> dict[str, float]:
+    """Seconds of a sweep, of the attribute vector and of diversity, by the report of ``ecgl rank``."""
+    out = work / "scores.parquet"
+    fixed = ("--out", str(out), "--tol", "0", "--max-iter", str(sweeps), "--json", *options)
+    importance = _report("rank", str(stores.kron), "--ignore-features", *fixed)
+    both = _report("rank", str(stores.sbm), "--kind", "both", *fixed)
+    out.unlink()
+    times = [sweep["seconds"] for sweep in importance["importance"]["sweeps"]]
+    return {
+        "sweep": statistics.median(times),
+        "attribute": both["seconds"]["attributes"],
+        "diversity": both["seconds"]["diversity"],
+    }
+
+
+def _report(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run_measured(ecgl(*arguments)).stdout)
+    return found
+
+
+def medians(measure: Callable[[], dict[str, float]], repeats: int) -> dict[str, float]:
+    """Medians by name."""
+    runs = [measure() for _ in range(repeats)]
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+
+
+def measure_rates(stores: Stores, work: Path, sweeps: int, repeats: int) -> Rates:
+    """What one core does, from a process that has all of them; and what files and messages cost."""
+    cores = len(os.sched_getaffinity(0))
+    taken = medians(lambda: rank_seconds(stores, work, sweeps), repeats)
+    kron, sbm = stores.kron_graph, stores.sbm_graph
+    read, written = _place_rates(work / "place", repeats)
+    column_bytes = _column_rate(stores.sbm, sbm, repeats)
+    loading = 4 * sbm.nodes * sbm.features / (cores * column_bytes)
+    walking = max(taken["diversity"] - loading, 0.1 * taken["diversity"])
+    return Rates(
+        build_edges=kron.edges / stores.build_seconds / cores,
+        attribute_values=2 * sbm.nodes * sbm.features / taken["attribute"] / cores,
+        sweep_edges=kron.edges / taken["sweep"] / cores,
+        distance_values=(sbm.edges + sbm.nodes) * sbm.features / walking / cores,
+        column_bytes=column_bytes,
+        flops=_flops(repeats),
+        place_read_bytes=read,
+        place_write_bytes=written,
+        unit_seconds=_unit_seconds(work, repeats),
+        open_seconds=_open_seconds(stores, work, repeats),
+    )
+
+
+def _column_rate(store: Path, graph: Graph, repeats: int) -> float:
+    """Bytes of features a second that one thread reads and checks."""
+    from ecgl_scale.store.graph import GraphStore
+
+    features = GraphStore.open(store).features
+    assert features is not None
+    out = np.empty((int(graph.nodes), graph.features), np.float32)
+
+    def once() -> None:
+        for block, rows in features.stream():
+            out[block.start : block.stop] = rows
+
+    return out.nbytes / _median_seconds(once, repeats)
+
+
+def _place_rates(directory: Path, repeats: int) -> tuple[float, float]:
+    """Rows in files, read and written with their checksums, as a sweep does it."""
+    rows = np.random.default_rng(0).random(1 << 22)
+    cuts = tuple(range(0, len(rows) + 1, 1 << 18))
+    place = FilePlace(directory, cuts, "float64", is_durable=False)
+    written = _median_seconds(lambda: place.write(0, rows), repeats)
+    read = _median_seconds(lambda: place.read(0, len(rows)), repeats)
+    for path in directory.iterdir():
+        path.unlink()
+    directory.rmdir()
+    return rows.nbytes / read, rows.nbytes / written
+
+
+def _flops(repeats: int) -> float:
+    """Products of a layer's shape, by one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    left, right = torch.rand(4096, 256), torch.rand(256, 256)
+    seconds = _median_seconds(lambda: [left @ right for _ in range(20)], repeats)
+    return 20 * 2 * 4096 * 256 * 256 / seconds
+
+
+def _unit_seconds(work: Path, repeats: int) -> float:
+    """A sweep of next to nothing by one worker is its messages: four units, one after the other."""
+    from bench.simulate.model import UNITS_PER_WORKER
+
+    store, out = work / "tiny.ecgl", work / "tiny.parquet"
+    run_measured(ecgl("generate", "kron", str(store), "--scale", "18", "--edge-factor", "1", "--overwrite", "--json"))
+    seconds = []
+    for _ in range(repeats):
+        options = ("--ignore-features", "--tol", "0", "--max-iter", "20", "--json")
+        local = _report("rank", str(store), "--out", str(out), *options)["importance"]
+        spread_out = _report("rank", str(store), "--out", str(out), "--workers", "1", *options)["importance"]
+        seconds.append((spread_out["seconds_per_sweep"] - local["seconds_per_sweep"]) / UNITS_PER_WORKER)
+    return statistics.median(seconds)
+
+
+def _open_seconds(stores: Stores, work: Path, repeats: int) -> float:
+    """The attribute vector of a small graph by one worker of one thread, less what one thread here takes."""
+    local = medians(lambda: rank_seconds(stores, work, 2, "--threads", "1"), repeats)["attribute"]
+    there = medians(lambda: rank_seconds(stores, work, 2, "--workers", "1", "--worker-threads", "1"), repeats)
+    return max(there["attribute"] - local, 0.0)
+
+
+def _median_seconds(call: Callable[[], Any], repeats: int) -> float:
+    taken = []
+    for _ in range(max(repeats, 3)):
+        started = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
