@@ -99,7 +99,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "cryptography": ("ecgl_scale/engine/cluster/tls.py",),
     "matplotlib": ("ecgl_scale/report/",),
     "memray": ("ecgl_scale/session/profile.py", "ecgl_scale/session/profile_page.py"),
-    "jinja2": ("ecgl_scale/report/",),
+    "jinja2": ("ecgl_scale/report/", "ecgl_scale/session/batch/script.py"),
     "markupsafe": ("ecgl_scale/report/page.py",),  # jinja2's own type for text that is escaped already
 }
 """Where a library may be imported, by the beginning of the path; one that is not named may be imported nowhere."""

@@ -14,7 +14,7 @@ import typer
 
 from ecgl_scale._version import __version__
 from ecgl_scale.base.memory import share_one_arena
-from ecgl_scale.cli import cluster, doctor, generate, ingest, inspect, methods, rank, report, run, status, sweep
+from ecgl_scale.cli import cluster, doctor, generate, ingest, inspect, methods, rank, report, run, slurm, status, sweep
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
 from ecgl_scale.errors import EcglError, ExitCode, StopRequestedError
 
@@ -36,6 +36,7 @@ app.command("methods")(methods.methods)
 app.command("plan")(run.plan)
 app.command("run")(run.run)
 app.command("sweep")(sweep.sweep)
+app.command("slurm")(slurm.slurm)
 app.command("infer")(run.infer)
 app.command("scheduler")(cluster.scheduler)
 app.command("worker")(cluster.worker)

@@ -2,5 +2,5 @@
 
 The room reads the files that finished runs have left, and never a live object of a run; ``watch`` tells it which runs
 have not finished, and why. It knows the names in those files, those of the config's keys, and how AA and AF are
-defined, but no method by name; matplotlib and jinja2 are imported here alone, and no room that computes imports it.
+defined, but no method by name; matplotlib is imported here alone, and no room that computes imports it.
 """

@@ -144,6 +144,7 @@ def _run_from(
             log(event)
         directory.write_plan(plan, about_method(setup.config.method))
         setup.stream.save(directory.path / "split.parquet")
+        state = replace(state, stopped="")
         state.write(directory.path)
         with sampler, timeline:
             clock = StageClock(sampler, log, records=state.stages)
@@ -158,6 +159,7 @@ def _run_from(
         return results
     except StopRequestedError as stopped:  # what a signal's handler advises is for commands without --resume
         reason = stopped.what
+        RunState.note_stop(directory.path, reason)
         fix = "go on with the same command and --resume"
         raise StopRequestedError(stopped.what, where=directory.path, fix=fix) from None
     except BaseException as error:

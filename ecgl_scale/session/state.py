@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ecgl_scale.base.signals import uninterrupted
 from ecgl_scale.engine.clock import StageRecord
 from ecgl_scale.engine.journal import read_sealed, write_sealed
-from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.errors import EcglError, InvalidInputError
 
 STATE_NAME = "state.json"
 STATE_VERSION = 1
@@ -38,6 +40,8 @@ class RunState:
     """Loss of each epoch of each task."""
     stages: dict[str, StageRecord] = field(default_factory=dict)
     is_finished: bool = False
+    stopped: str = ""
+    """What asked the last process to stop, for scripts that have lost its exit code; empty while one is at work."""
 
     def write(self, directory: Path) -> None:
         """Replace the state of a run directory."""
@@ -57,6 +61,14 @@ class RunState:
                 where=path,
                 fix="start the run anew in another directory",
             ) from error
+
+    @classmethod
+    def note_stop(cls, directory: Path, reason: str) -> None:
+        """Say in a run directory that its run was stopped and can go on; the rest stays as it was written last."""
+        with suppress(EcglError), uninterrupted():  # a second signal often follows the first
+            state = cls.read(directory)
+            if state is not None:
+                replace(state, stopped=reason).write(directory)
 
     @classmethod
     def _from_json(cls, found: dict[str, Any]) -> RunState:

@@ -220,6 +220,7 @@ def test_killed_at_each_of_its_first_steps_on_disk_a_run_begins_or_goes_on_by_th
     while not any("state.json" in names for names in left):
         assert len(left) < MAX_EARLY_KILLS, "the kills never came past the first state"
         run = tmp_path / f"{len(left)}" / "early" / "run"
+        run.parent.mkdir(parents=True)
         child = start_child(_die_early, (len(left) + 1,), *_arguments(config, run))
         child.join(60)
         assert child.exitcode == -signal.SIGKILL
@@ -258,9 +259,10 @@ def test_a_stopped_run_exits_with_75_and_can_be_resumed(
     _wait_until(lambda: _state(run)["epoch"] >= 3, child)
     _stop(child, number)
     assert child.exitcode == 75
-    assert events_of(run, "RunStopped")[-1]["reason"] == f"stopped by {number.name}"
+    assert events_of(run, "RunStopped")[-1]["reason"] == _state(run)["stopped"] == f"stopped by {number.name}"
     assert not (run / "results.json").exists()
     _finish(config, run, undisturbed)
+    assert _state(run)["stopped"] == ""
 
 
 def test_a_stopped_run_says_how_to_go_on(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,12 +347,12 @@ def test_results_that_are_gone_or_damaged_are_written_again_without_training(
 
 @pytest.fixture(scope="module")
 def interrupted(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stopped while it was learning the last task."""
+    """Killed while it was learning the last task."""
     run = tmp_path_factory.mktemp("interrupted") / "run"
     child = _start(config, run, epoch_seconds=0.03)
     _wait_until(lambda: _state(run)["task"] == 2 and _state(run)["epoch"] >= 2, child)
-    _stop(child, signal.SIGTERM)
-    assert child.exitcode == 75
+    _stop(child, signal.SIGKILL)
+    assert child.exitcode == -signal.SIGKILL
     return run
 
 

@@ -237,6 +237,7 @@ def _security(directory: Path) -> Security:
 
 def run_scheduler(file: Path, *, host: str, port: int, tls: Path | None) -> None:
     """Be a scheduler until SIGTERM or Ctrl-C; ``file`` says where it listens, as soon as it does and as long."""
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # LSF warns all processes of a job, and it is the driver that stops
     if tls is not None:
         make_certificates(tls)
     security = None if tls is None else _security(tls)

@@ -53,6 +53,11 @@ def require_fit(plan: MemoryPlan, setup: RunSetup, *, besides_bytes: int = 0) ->
         raise DoesNotFitError(refused.what, where=refused.where, fix=", ".join(fixes)) from None
 
 
+def least_memory(plan: MemoryPlan, setup: RunSetup) -> int:
+    """A budget, near the plan's peak, that is enough for the run: it has been planned again."""
+    return _Planner(plan, setup).least_memory()
+
+
 @dataclass(frozen=True)
 class _Planner:
     """Plans a run again, with other settings."""
