@@ -22,6 +22,7 @@ from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.engine.block import Block, split_blocks
 from ecgl_scale.engine.executor import run_blocks
 from ecgl_scale.engine.place import FilePlace, HeldPlace, Place, make_place, open_place
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.errors import EcglError, UsageError
@@ -180,6 +181,13 @@ def plan_one_hop(num_nodes: int, num_rows: int, num_features: int, *, room_bytes
     held = size if size <= (room - 4 * MIN_COLUMNS * num_nodes) // 3 else 0
     columns = min(max((room - held) // (4 * num_nodes), MIN_COLUMNS), num_features)
     return OneHopLayout(columns, held, fixed + held + 4 * columns * num_nodes)
+
+
+def plan_propagate_worker(num_nodes: int, num_rows: int, num_features: int, *, room_bytes: int) -> StagePlan:
+    """What a worker of ``one_hop_features`` needs that shares no memory: scales, columns of X, blocks of results."""
+    layout = plan_one_hop(num_nodes, num_rows, num_features, room_bytes=room_bytes)
+    formula = f"(12 + 4 * {layout.columns} columns) bytes for each of {num_nodes:,} nodes + 48 MiB of blocks"
+    return StagePlan(STAGE, layout.peak_bytes - layout.held_bytes, formula, setting="memory")
 
 
 def one_hop_features(graph: GraphStore, nodes: Ids, resources: Resources, *, norm: Norm = "sym", path: Path) -> Dense:

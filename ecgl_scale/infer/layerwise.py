@@ -106,7 +106,8 @@ def run_program(
     finished = journal.load()
     if finished is not None and held + finished.layout.host_bytes > budget.total_bytes:
         finished = None  # it was laid out for more memory
-    layout = planner.find(budget.total_bytes - held) if finished is None else finished.layout
+    beside = 0 if resources.executor.shares_memory else planner.block_bytes(planner.find(budget.total_bytes).partitions)
+    layout = planner.find(budget.total_bytes - held - beside) if finished is None else finished.layout
     formula = f"{format_bytes(held)} held already + {planner.formula(layout)}"
     budget.require(held + layout.host_bytes, stage="the inference", formula=formula)
     adjacency.read_all(threads=threads)
@@ -175,6 +176,30 @@ def plan_program(
         device_bytes=planner.device_bytes(layout),
         setting="memory" if settings.partitions == "auto" else "infer.partitions",
     )
+
+
+def plan_inference_worker(
+    graph: GraphStore,
+    widths: Sequence[int],
+    *,
+    room_bytes: int,
+    threads: int,
+    settings: InferSettings | None = None,
+    num_nodes: int | None = None,
+    num_edges: int | None = None,
+) -> StagePlan:
+    """What a worker of ``infer_logits`` needs that shares no memory: the columns that a step reads of all nodes, as
+    one process that does it all, and besides rows of its own partition on their way to and from files.
+    """
+    settings = settings or InferSettings()
+    sizes = Sizes.of(graph, num_nodes=num_nodes, num_edges=num_edges)
+    program = write_program(shape_layers(widths), settings, sparse=sizes.features.is_sparse)
+    backend = choose_backend(settings)
+    planner = Planner(sizes, program, settings, backend=backend, threads=threads)
+    beside = planner.block_bytes(planner.find(room_bytes).partitions)
+    layout = planner.find(room_bytes - beside)
+    formula = f"{planner.formula(layout)}, {format_bytes(beside)} for rows of a partition"
+    return StagePlan(STAGE, layout.host_bytes + beside, formula, setting="memory")
 
 
 def _cut(

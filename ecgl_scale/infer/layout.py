@@ -259,6 +259,12 @@ class Planner:
         finest = max(self._num_nodes // CHUNK_ROWS, 1)
         return max(self._expected_halo(layer_pass, finest) for layer_pass in self._program.passes)
 
+    def block_bytes(self, partitions: int) -> int:
+        """Rows of a partition that a worker holds which shares no memory: those it writes, and a file that it reads."""
+        rows = self._num_nodes * min(UNEVEN, partitions) // partitions
+        widest = max(padded(width) for layer_pass in self._program.passes for width in layer_pass.widths)
+        return 2 * 4 * rows * max(widest, padded(self._program.source_width))
+
     def device_bytes(self, layout: Layout) -> int:
         """What the largest pass needs on another device; 0 without one."""
         if self._device_room is None:

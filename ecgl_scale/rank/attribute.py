@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.engine.place import shared_directory
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.rank.attribute_dense import DensePasses, plan_dense
@@ -41,6 +42,13 @@ Vector = NDArray[np.float64]
 def plan_attributes(sizes: FeatureSizes, threads: int) -> Need:
     """Plan the memory of the vector on top of what the process holds."""
     return plan_dense(sizes, threads) if sizes.num_values is None else plan_sparse(sizes)
+
+
+def plan_attribute_worker(sizes: FeatureSizes, *, room_bytes: int, threads: int) -> StagePlan:
+    """What a worker needs that shares no memory: no more than one process that does it all."""
+    needed = plan_attributes(sizes, threads).within(room_bytes)
+    formula = f"units of rows for {threads} threads and sums of {sizes.num_columns:,} columns"
+    return StagePlan("attributes", needed, formula, setting="memory")
 
 
 def attribute_vector(

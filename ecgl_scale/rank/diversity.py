@@ -24,6 +24,7 @@ from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.engine.executor import Workers
 from ecgl_scale.engine.journal import VectorJournal
 from ecgl_scale.engine.place import FilePlace, shared_directory
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.rounds import Rounds, make_rounds
 from ecgl_scale.errors import InvalidInputError, UsageError
@@ -31,8 +32,9 @@ from ecgl_scale.rank.distances import DistanceWork, ScoredRows
 from ecgl_scale.rank.feature_files import Features, FeatureSource
 from ecgl_scale.rank.held_columns import Columns, columns_need
 from ecgl_scale.rank.sizes import FeatureSizes, Need
+from ecgl_scale.store.edges.plan import RANGE_ROWS, widest_block
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.units import MIB
+from ecgl_scale.units import MIB, format_bytes
 
 STAGE = "rank by diversity"
 BYTES_PER_NODE = 8
@@ -54,11 +56,24 @@ class DiversityResult:
     seconds: float
 
 
-def plan_diversity(sizes: FeatureSizes, threads: int) -> Need:
-    """Plan the memory of the ranking on top of what the process holds."""
+def plan_diversity(sizes: FeatureSizes, threads: int, *, shares_memory: bool = True) -> Need:
+    """Plan the memory of the ranking on top of what the process holds; without the columns where others hold them."""
     fixed = BYTES_PER_NODE * sizes.num_rows + RESERVE_BYTES
-    columns = columns_need(sizes, threads)
+    columns = columns_need(sizes, threads) if shares_memory else Need(0, 0)
     return Need(fixed + columns.least, fixed + columns.most)
+
+
+def plan_diversity_worker(sizes: FeatureSizes, *, room_bytes: int, threads: int) -> StagePlan:
+    """What a worker needs that shares no memory: a slice of the columns of all nodes, and squares of its own rows."""
+    stripe_rows = widest_block(-(-sizes.num_rows // RANGE_ROWS)) * RANGE_ROWS
+    fixed = threads * 2 * BYTES_PER_NODE * min(stripe_rows, sizes.num_rows) + RESERVE_BYTES
+    columns = columns_need(sizes, threads)
+    # The driver cuts slices that fit beside the scores of all nodes, in a budget that is no larger than a worker's.
+    widest = columns.within(max(room_bytes - BYTES_PER_NODE * sizes.num_rows - RESERVE_BYTES, 0))
+    formula = (
+        f"columns of {sizes.num_rows:,} nodes ({format_bytes(widest)}) + 16 bytes for each row of a block a thread"
+    )
+    return StagePlan("diversity", fixed + widest, formula, setting="memory")
 
 
 def rank_diversity(

@@ -16,9 +16,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -31,12 +29,12 @@ from ecgl_scale.config.sections import RankConfig
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.executor import Workers
 from ecgl_scale.engine.journal import EVERY_SECONDS, VectorJournal
-from ecgl_scale.engine.place import FilePlace, Place, make_place, shared_directory
+from ecgl_scale.engine.place import FilePlace, shared_directory
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.engine.rounds import make_rounds
 from ecgl_scale.errors import UsageError
-from ecgl_scale.rank.degrees import keep_degrees
-from ecgl_scale.rank.sweep import RankVectors, SweepWork, SweptStripe
+from ecgl_scale.rank.rank_vectors import RankVectors, keep_normalised, make_vectors, stripe_cuts
+from ecgl_scale.rank.sweep import SweepWork, SweptStripe
 from ecgl_scale.rank.tile_stream import buffer_bytes
 from ecgl_scale.store.edges.plan import RANGE_ROWS, widest_block
 from ecgl_scale.store.graph import GraphStore
@@ -46,6 +44,7 @@ STAGE = "rank by importance"
 BYTES_PER_NODE = {"float32": 20, "float64": 28}
 EXACT_NODES = 1 << 21
 RESET_BYTES_PER_NODE = 8
+RANK_BYTES, DEGREE_BYTES = 8, 4
 RESERVE_BYTES = 48 * MIB
 
 Vector = NDArray[np.float64]
@@ -126,13 +125,37 @@ class RankResult:
         return sum(sweep.read_bytes for sweep in self.sweeps)
 
 
-def plan_importance(num_nodes: int, settings: PageRankSettings, *, with_reset: bool, threads: int) -> int:
-    """Plan memory on top of what the process holds: vectors, a stripe's sums for each thread, read buffers."""
+def plan_importance(
+    num_nodes: int, settings: PageRankSettings, *, with_reset: bool, threads: int, shares_memory: bool = True
+) -> int:
+    """Plan memory on top of what the process holds: vectors, a stripe's sums for each thread, read buffers.
+
+    Where workers share no memory the vectors are in files, and this process holds the final ranks alone, and a stripe
+    of what it writes; ``plan_sweep_worker`` says what the others need.
+    """
     num_ranges = -(-num_nodes // RANGE_ROWS)
+    stripe_rows = widest_block(num_ranges) * RANGE_ROWS
+    if not shares_memory:
+        return num_ranges * RANGE_ROWS * RANK_BYTES + 3 * stripe_rows * RANK_BYTES + RESERVE_BYTES
     precision = settings.precision_for(num_nodes)
     bytes_per_node = BYTES_PER_NODE[precision] + (RESET_BYTES_PER_NODE if with_reset else 0)
-    sums = widest_block(num_ranges) * RANGE_ROWS * np.dtype(precision).itemsize
+    sums = stripe_rows * np.dtype(precision).itemsize
     return num_ranges * RANGE_ROWS * bytes_per_node + threads * sums + buffer_bytes(threads) + RESERVE_BYTES
+
+
+def plan_sweep_worker(num_nodes: int, settings: PageRankSettings, *, with_reset: bool, threads: int) -> StagePlan:
+    """What a worker needs that shares no memory: all contributions once, and for each thread a stripe of all vectors.
+
+    Degrees, which are counted before, need a vector of 4 bytes a node, so never more.
+    """
+    num_ranges = -(-num_nodes // RANGE_ROWS)
+    item_bytes = np.dtype(settings.precision_for(num_nodes)).itemsize
+    # Ranks, degrees, sums, new contributions; and one of them once more, as the file that it is read from.
+    row_bytes = 2 * RANK_BYTES + DEGREE_BYTES + 2 * item_bytes + (RESET_BYTES_PER_NODE if with_reset else 0)
+    stripes = threads * widest_block(num_ranges) * RANGE_ROWS * row_bytes
+    needed = num_ranges * RANGE_ROWS * item_bytes + stripes + buffer_bytes(threads) + RESERVE_BYTES
+    formula = f"{item_bytes} bytes for each of {num_nodes:,} nodes + {row_bytes} for each row of a stripe a thread"
+    return StagePlan("importance", needed, f"{formula} + read buffers", setting="memory")
 
 
 def num_sweeps(settings: PageRankSettings) -> int:
@@ -159,12 +182,18 @@ def rank_importance(
     threads = max(1, min(resources.threads, len(graph.tiles.blocks())))
     resources = resources.with_threads(threads)
     resources.require(
-        plan_importance(graph.num_nodes, settings, with_reset=reset is not None, threads=threads),
+        plan_importance(
+            graph.num_nodes,
+            settings,
+            with_reset=reset is not None,
+            threads=threads,
+            shares_memory=resources.executor.shares_memory,
+        ),
         stage="the ranking",
         formula=f"vectors of {graph.num_nodes:,} nodes and read buffers",
     )
     name = "importance" if journal is None else f"importance-{journal.digest}"
-    vectors = _make_vectors(graph, settings, reset, resources, name)
+    vectors = make_vectors(graph, settings.precision_for(graph.num_nodes), reset, resources, name)
     stripes = sorted(graph.tiles.blocks(), key=lambda block: (-graph.edges.num_edges_of(block), block.index))
     work = SweepWork(graph, vectors, settings.precision_for(graph.num_nodes), threads=threads, order=stripes)
     with resources.executor.open(work, resources) as workers:
@@ -226,7 +255,7 @@ class _Sweeps:
         self.num_nodes = graph.num_nodes
         self.settings = settings
         self.vectors = vectors
-        self.cuts = _cuts(graph)
+        self.cuts = stripe_cuts(graph)
         self.iteration = 0
         self.residual = math.inf
         self._workers = workers
@@ -242,7 +271,7 @@ class _Sweeps:
         """Take the ranks of the last sweep in the journal, or those to start with, and spread them."""
         finished = None if journal is None else journal.load(self.cuts[-1])
         if finished is None:
-            _keep_normalised(self.vectors.ranks.at(0), self.cuts, start, self.num_nodes, "start")
+            keep_normalised(self.vectors.ranks.at(0), self.cuts, start, self.num_nodes, "start")
         else:
             self.iteration, self.residual = int(finished[1]["iteration"]), float(finished[1]["residual"])
             self.vectors.ranks.at(self.iteration).write(0, finished[0])
@@ -278,45 +307,3 @@ class _Sweeps:
         """Let go of a round's vectors."""
         self.vectors.ranks.forget(number)
         self.vectors.contributions.forget(number)
-
-
-def _cuts(graph: GraphStore) -> list[int]:
-    """Return where stripes begin, and the end of the padding."""
-    return [*(block.start for block in graph.tiles.blocks()), graph.tiles.num_ranges * RANGE_ROWS]
-
-
-def _make_vectors(
-    graph: GraphStore, settings: PageRankSettings, reset: Vector | None, resources: Resources, name: str
-) -> RankVectors:
-    cuts, precision = _cuts(graph), settings.precision_for(graph.num_nodes)
-    restarts = None
-    if reset is not None:
-        restarts = make_place(resources, f"{name}/reset", cuts, "float64")
-        _keep_normalised(restarts, cuts, reset, graph.num_nodes, "reset")
-    return RankVectors(
-        ranks=make_rounds(resources, f"{name}/ranks", cuts, "float64", in_memory=1),
-        contributions=make_rounds(resources, f"{name}/contributions", cuts, precision, in_memory=2),
-        degrees=keep_degrees(graph, resources, f"{name}/degrees", cuts),
-        reset=restarts,
-    )
-
-
-def _keep_normalised(place: Place, cuts: Sequence[int], vector: Vector | None, num_nodes: int, name: str) -> None:
-    """Put a vector that sums to one in its place, or 1/N for each node without one; padded, a stripe at a time."""
-    vector, total = _checked(vector, num_nodes, name)
-    for start, stop in pairwise(cuts):
-        rows = place.room(start, stop)
-        rows[: max(num_nodes - start, 0)] = 1.0 / num_nodes if vector is None else vector[start:stop] / total
-        place.write(start, rows)
-
-
-def _checked(vector: Vector | None, num_nodes: int, name: str) -> tuple[Vector | None, float]:
-    if vector is None:
-        return None, 1.0
-    vector = np.asarray(vector, np.float64)
-    if vector.shape != (num_nodes,):
-        raise UsageError(f"{name} has shape {vector.shape}", expected=f"one value for each of {num_nodes} nodes")
-    total = math.fsum(vector)
-    if not (np.isfinite(vector).all() and (vector >= 0).all() and total > 0):
-        raise UsageError(f"{name} is not a distribution", expected="finite values >= 0, not all zero")
-    return vector, total

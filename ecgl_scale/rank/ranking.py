@@ -19,11 +19,18 @@ from ecgl_scale.base.events import Note
 from ecgl_scale.base.memory import PeakSampler, give_back_freed
 from ecgl_scale.engine.clock import StageClock
 from ecgl_scale.engine.journal import VectorJournal
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.rank.attribute import attribute_vector, plan_attributes
-from ecgl_scale.rank.diversity import DiversityResult, plan_diversity, rank_diversity
+from ecgl_scale.rank.attribute import attribute_vector, plan_attribute_worker, plan_attributes
+from ecgl_scale.rank.diversity import DiversityResult, plan_diversity, plan_diversity_worker, rank_diversity
 from ecgl_scale.rank.feature_files import Features, digest_features
-from ecgl_scale.rank.pagerank import PageRankSettings, RankResult, plan_importance, rank_importance
+from ecgl_scale.rank.pagerank import (
+    PageRankSettings,
+    RankResult,
+    plan_importance,
+    plan_sweep_worker,
+    rank_importance,
+)
 from ecgl_scale.rank.scores import read_scores
 from ecgl_scale.rank.sizes import FeatureSizes
 from ecgl_scale.store.edges.plan import RANGE_ROWS
@@ -123,8 +130,12 @@ class Left:
     """Whether the scores of all nodes stay until they are written."""
 
 
-def plan_stages(sizes: RankingSizes, left: Left, *, room_bytes: int, threads: int) -> tuple[dict[str, int], int]:
+def plan_stages(
+    sizes: RankingSizes, left: Left, *, room_bytes: int, threads: int, shares_memory: bool = True
+) -> tuple[dict[str, int], int]:
     """Plan each stage that will run, by its name in ``Ranking.clock``; and return what stays after the last.
+
+    Where workers share no memory this is about the process that asks them; ``plan_rank_workers`` is about them.
 
     attributes   the vector of restarts; takes what the room allows, between its least and its most
     importance   vectors of all nodes, and read buffers
@@ -138,12 +149,28 @@ def plan_stages(sizes: RankingSizes, left: Left, *, room_bytes: int, threads: in
             needs["attributes"] = plan_attributes(sizes.restarts, threads).within(room_bytes, besides=kept)
             kept += left.after_stage
         sweepers = threads if sizes.num_stripes is None else max(1, min(threads, sizes.num_stripes))
-        needed = plan_importance(num_nodes, sizes.pagerank, with_reset=has_reset, threads=sweepers)
+        needed = plan_importance(
+            num_nodes, sizes.pagerank, with_reset=has_reset, threads=sweepers, shares_memory=shares_memory
+        )
         needs["importance"] = needed + kept + SCORE_BYTES * num_nodes * (has_reset + sizes.has_start)
         kept += left.after_stage
         kept += SCORE_BYTES * -(-num_nodes // RANGE_ROWS) * RANGE_ROWS if left.keeps_scores else 0
     if sizes.diversity is not None:
         kept += left.before_diversity
-        needs["diversity"] = plan_diversity(sizes.diversity, threads).within(room_bytes, besides=kept)
+        needed_columns = plan_diversity(sizes.diversity, threads, shares_memory=shares_memory)
+        needs["diversity"] = needed_columns.within(room_bytes, besides=kept)
         kept += SCORE_BYTES * num_nodes if left.keeps_scores else 0
     return needs, kept
+
+
+def plan_rank_workers(sizes: RankingSizes, *, room_bytes: int, threads: int) -> list[StagePlan]:
+    """What one worker needs in each stage, on top of what its process holds, where workers share no memory."""
+    stages: list[StagePlan] = []
+    if sizes.pagerank is not None:
+        if sizes.restarts is not None:
+            stages.append(plan_attribute_worker(sizes.restarts, room_bytes=room_bytes, threads=threads))
+        has_reset = sizes.restarts is not None
+        stages.append(plan_sweep_worker(sizes.num_nodes, sizes.pagerank, with_reset=has_reset, threads=threads))
+    if sizes.diversity is not None:
+        stages.append(plan_diversity_worker(sizes.diversity, room_bytes=room_bytes, threads=threads))
+    return stages

@@ -181,15 +181,7 @@ def plan_rank(
     Scores stay until they are written, and so do libraries once they have worked.
     """
     held, num_nodes = _held_bytes(), graph.num_nodes
-    given = None if features is None else FeatureSizes.of(features, graph)
-    sizes = RankingSizes(
-        num_nodes,
-        pagerank=request.pagerank if request.by_importance else None,
-        restarts=given if request.use_features else None,
-        diversity=given if request.by_diversity else None,
-        has_start=request.start is not None,
-        num_stripes=len(graph.tiles.blocks()),
-    )
+    sizes = rank_sizes(graph, request, features)
     left = Left(
         at_first=0 if request.candidates is None else num_nodes,
         after_stage=LEFT_BYTES,
@@ -197,7 +189,13 @@ def plan_rank(
         keeps_scores=True,
     )
     room_bytes = max(resources.budget.total_bytes - held, 0)
-    needs, kept = plan_stages(sizes, left, room_bytes=room_bytes, threads=resources.threads)
+    needs, kept = plan_stages(
+        sizes,
+        left,
+        room_bytes=room_bytes,
+        threads=resources.threads,
+        shares_memory=resources.executor.shares_memory,
+    )
     needs["write"] = kept + _write_bytes(request, num_nodes)
     formulas = {
         "attributes": f"attributes of {num_nodes:,} nodes",
@@ -207,6 +205,19 @@ def plan_rank(
     }
     stages = [StagePlan(name, needed, formulas[name], setting="memory") for name, needed in needs.items()]
     return MemoryPlan(tuple(stages), held, resources.budget)
+
+
+def rank_sizes(graph: GraphStore, request: RankRequest, features: Features | None) -> RankingSizes:
+    """What the memory of a ranking depends on, for ``plan_rank`` and ``plan_rank_workers``."""
+    given = None if features is None else FeatureSizes.of(features, graph)
+    return RankingSizes(
+        graph.num_nodes,
+        pagerank=request.pagerank if request.by_importance else None,
+        restarts=given if request.use_features else None,
+        diversity=given if request.by_diversity else None,
+        has_start=request.start is not None,
+        num_stripes=len(graph.tiles.blocks()),
+    )
 
 
 def require_rank(plan: MemoryPlan) -> None:

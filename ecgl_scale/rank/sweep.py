@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.pagerank import DANGLING, finish_range, spread_ranks, sweep_tiles
 from ecgl_scale.engine.block import Block
-from ecgl_scale.engine.place import Place, open_place
+from ecgl_scale.engine.place import open_place
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.engine.rounds import Rounds, open_rounds
 from ecgl_scale.engine.work import Json, Work
+from ecgl_scale.rank.rank_vectors import RankVectors
 from ecgl_scale.rank.tile_stream import TileStream
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.graph import GraphStore
@@ -43,33 +43,6 @@ class SweptStripe:
     partials: Vector
     """For each range of the stripe what ``finish_range`` says of it."""
     read_bytes: int
-
-
-@dataclass(frozen=True)
-class RankVectors:
-    """One number a node, each vector padded to whole ranges and, in files, cut at the stripes."""
-
-    ranks: Rounds
-    contributions: Rounds
-    degrees: Place
-    reset: Place | None
-    """Where restarts go; None for anywhere alike."""
-
-    def describe(self) -> Json:
-        """The places of all of them."""
-        return {
-            "ranks": self.ranks.describe(),
-            "contributions": self.contributions.describe(),
-            "degrees": self.degrees.describe(),
-            "reset": None if self.reset is None else self.reset.describe(),
-        }
-
-    @classmethod
-    def open(cls, description: Json) -> RankVectors:
-        """The vectors that another process has described."""
-        ranks, contributions = (open_rounds(description[name]) for name in ("ranks", "contributions"))
-        reset = None if description["reset"] is None else open_place(description["reset"])
-        return cls(ranks, contributions, open_place(description["degrees"]), reset)
 
 
 class SweepWork(Work[Sums, SweptStripe]):

@@ -25,12 +25,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import WrittenFile, free_bytes, storage_errors
+from ecgl_scale.base.durable import WRITE_BUFFER_BYTES, WrittenFile, free_bytes, storage_errors
 from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.staging import Staging
 from ecgl_scale.engine.clock import StageClock
 from ecgl_scale.engine.journal import RecordJournal
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.store.build_journal import BuildJournal, job_of
@@ -38,8 +39,16 @@ from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, PieceRecord, partit
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.segments import KeySegments
 from ecgl_scale.store.edges.spill import KEY_BYTES, KeyBuckets, KeySpill
-from ecgl_scale.store.edges.write import BlockRecord, has_files, largest_block_bytes, write_blocks
+from ecgl_scale.store.edges.write import (
+    MAX_SHARE_BYTES,
+    RESERVE_BYTES,
+    BlockRecord,
+    has_files,
+    largest_block_bytes,
+    write_blocks,
+)
 from ecgl_scale.store.features.dense_work import ShardRecord, write_dense_shards
+from ecgl_scale.store.features.dense_write import CHUNK_BYTES, PIECE_BYTES
 from ecgl_scale.store.features.files import WriteShards, write_features
 from ecgl_scale.store.format import (
     DENSE_DIRECTORY,
@@ -54,14 +63,13 @@ from ecgl_scale.store.nodes import WrittenColumns, write_columns
 from ecgl_scale.store.source import GraphSource
 from ecgl_scale.units import MIB, format_bytes
 
-RESERVE_BYTES = 40 * MIB
-"""Set aside for compiled code, write buffers, offsets and Python's own objects."""
 MIN_SPARE_BYTES = 48 * MIB
 MAX_BLOCK_EDGES_IN_FLIGHT = 1 << 22
-MAX_SHARE_BYTES = 1024 * MIB
-"""More per thread buys nothing: the largest regular block takes 768 MiB with its sort."""
 SMALL_SHARE_BYTES = 32 * MIB
 DISK_MARGIN_BYTES = 64 * MIB
+SEGMENT_TABLE_BYTES = 12
+SHARD_BYTES = 2 * PIECE_BYTES + CHUNK_BYTES + 2 * WRITE_BUFFER_BYTES
+"""A piece of features as it is read and as it was before that, a chunk, and what is being written."""
 SEGMENTS_DIRECTORY = "segments"
 
 
@@ -91,6 +99,26 @@ class MemoryShares:
         """Most of its share that a thread uses for edges of which each bucket has so many at most."""
         read_bytes = min(self.block_edges, max_read_edges) * BYTES_PER_EDGE
         return min(self.share_bytes, max(read_bytes, largest_block_bytes(plan, bucket_counts)))
+
+
+def plan_build_worker(
+    num_nodes: int, num_keys: int, *, room_bytes: int, driver_threads: int, threads: int
+) -> StagePlan:
+    """What a worker needs that shares no memory; ``room_bytes`` is what the budget leaves, a worker's or the driver's.
+
+    The driver cuts pieces for its own threads; a worker has as many at once as it has threads. Blocks are sorted in
+    what the worker has, whatever that is, and tables of segments are 12 bytes a bucket and segment.
+    """
+    shares = MemoryShares.of(
+        max(room_bytes, RESERVE_BYTES + MIN_SPARE_BYTES), threads=driver_threads, num_keys_hint=num_keys
+    )
+    pieces = threads * shares.block_edges * BYTES_PER_EDGE
+    num_segments = -(-num_keys // max(shares.block_edges, 1))
+    tables = SEGMENT_TABLE_BYTES * EdgePlan.of(num_nodes).num_buckets * num_segments
+    shards = threads * SHARD_BYTES
+    needed = RESERVE_BYTES + max(pieces, tables + MIN_SPARE_BYTES, shards)
+    formula = f"40 MiB + {threads} x {format_bytes(shares.block_edges * BYTES_PER_EDGE)} of edges in flight"
+    return StagePlan("ingest", needed, f"{formula}, or {format_bytes(tables)} of tables and 48 MiB", setting="memory")
 
 
 def build_store(
@@ -125,6 +153,8 @@ def build_store(
         least_bytes = RESERVE_BYTES + MIN_SPARE_BYTES
         resources.require(least_bytes, stage="the build", formula=f"{format_bytes(least_bytes)} to work in")
         shares = MemoryShares.of(resources.room_bytes, threads=resources.threads, num_keys_hint=keys_hint)
+        if is_shared:
+            shares = replace(shares, kept_bytes=0)  # keys go through files
         _require_disk(source, keys_hint, shares, staging.path)
         on_event = resources.on_event
         clock = StageClock(sampler, on_event)

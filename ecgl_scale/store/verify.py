@@ -24,6 +24,7 @@ from ecgl_scale.base.durable import crc32c_of, storage_errors
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.engine.block import Block, split_blocks
 from ecgl_scale.engine.executor import run_blocks
+from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.errors import CorruptStoreError
@@ -33,9 +34,12 @@ from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import open_features
 from ecgl_scale.store.format import MANIFEST_NAME, FileRecord, Manifest, probe_file
 from ecgl_scale.store.ragged import Ragged, check_size
-from ecgl_scale.units import MIB
+from ecgl_scale.units import MIB, format_bytes
 
 READ_BYTES = 8 * MIB
+TILE_COUNT_BYTES = 48
+"""A tile's two ends, as they are compared and counted."""
+RESERVE_BYTES = 24 * MIB
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,13 @@ def verify_store(store: Path, resources: Resources, *, fast: bool = False) -> Ve
             expected = f"{manifest.edges.num_edges:,}"
             raise CorruptStoreError(f"the blocks hold {found:,} edges", where=store, expected=expected)
     return VerifyReport(len(manifest.files), manifest.total_bytes, manifest.num_nodes, manifest.edges.num_edges)
+
+
+def plan_verify_worker(manifest: Manifest, *, threads: int) -> StagePlan:
+    """What a worker needs: a buffer for each thread, and the counts of a row of tiles; edges are mapped."""
+    num_ranges = -(-manifest.num_nodes // RANGE_ROWS)
+    needed = threads * (READ_BYTES + TILE_COUNT_BYTES * num_ranges) + RESERVE_BYTES
+    return StagePlan("verify", needed, f"{format_bytes(READ_BYTES)} for each of {threads} threads", setting="threads")
 
 
 def _verify(stage: str, check: ByteCheck | RowCheck, amount: int, unit: str, resources: Resources) -> int:

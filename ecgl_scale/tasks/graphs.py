@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from ecgl_scale.base.events import Note
 from ecgl_scale.engine.plan import StagePlan, largest
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import LockedError, StoreError, StoreExistsError, UsageError
-from ecgl_scale.store.build import MIN_SPARE_BYTES, RESERVE_BYTES, MemoryShares, build_store
+from ecgl_scale.store.build import MIN_SPARE_BYTES, MemoryShares, build_store, plan_build_worker
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.spill import KEY_BYTES
+from ecgl_scale.store.edges.write import RESERVE_BYTES
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
@@ -128,6 +130,19 @@ def plan_extract(
         blocks=len(subset.blocks),
         setting="memory",
     )
+
+
+def plan_extract_worker(
+    graph: GraphStore, node_ids: Ids, *, room_bytes: int, driver_threads: int, threads: int
+) -> StagePlan:
+    """What a worker of an extraction needs that shares no memory: the map of all nodes, and what a build takes."""
+    subset = Subset(graph, node_ids, Scaling(), threads)
+    rest = room_bytes - subset.map_bytes
+    plan = plan_build_worker(
+        node_ids.size, subset.num_edges_hint, room_bytes=rest, driver_threads=driver_threads, threads=threads
+    )
+    formula = f"{subset.map_dtype.itemsize} bytes a node of the whole graph + {plan.formula}"
+    return replace(plan, stage=STAGE, host_bytes=subset.map_bytes + plan.host_bytes, formula=formula)
 
 
 def _thread_bytes(subset: Subset, shares: MemoryShares, in_degrees: NDArray[Any] | None, *, self_loops: bool) -> int:

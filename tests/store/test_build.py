@@ -21,6 +21,7 @@ from ecgl_scale.store.edge_source import EdgeBlock, StreamedEdges
 from ecgl_scale.store.edges import plan as edge_plan
 from ecgl_scale.store.edges.partition import BYTES_PER_EDGE
 from ecgl_scale.store.edges.plan import MAX_KEY_BITS, MAX_NODES, BuildOptions, EdgePlan
+from ecgl_scale.store.edges.write import RESERVE_BYTES
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store
@@ -128,7 +129,7 @@ def test_shares_never_exceed_the_budget(spare_bytes, threads, num_keys_hint):
     assert shares.block_edges >= 1
     assert shares.kept_bytes >= 0
     per_thread = max(shares.share_bytes, shares.block_edges * BYTES_PER_EDGE)
-    assert build.RESERVE_BYTES + shares.kept_bytes + shares.threads * per_thread <= spare_bytes
+    assert RESERVE_BYTES + shares.kept_bytes + shares.threads * per_thread <= spare_bytes
 
 
 def test_too_small_a_budget_is_refused_with_one_that_works(tmp_path, monkeypatch):

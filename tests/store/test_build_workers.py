@@ -18,6 +18,7 @@ from ecgl_scale.store.build import MemoryShares, build_store
 from ecgl_scale.store.edge_source import JoinedEdges
 from ecgl_scale.store.edges import segments
 from ecgl_scale.store.edges import sort as edge_sort
+from ecgl_scale.store.edges import write as edge_write
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
@@ -128,6 +129,7 @@ def test_a_bucket_that_does_not_fit_is_cut_from_segments_too(tmp_path, make, mon
     monkeypatch.setattr(edge_sort, "MIN_WORKSPACE_BYTES", 64 * 1024)
     tight = MemoryShares(threads=1, block_edges=1_000, kept_bytes=0, share_bytes=0)
     monkeypatch.setattr(build.MemoryShares, "of", lambda *_, **__: tight)
+    monkeypatch.setattr(edge_write, "MAX_SHARE_BYTES", 0)
     cuts = []
     original = edge_sort._cut_bucket
     monkeypatch.setattr(edge_sort, "_cut_bucket", lambda *args: cuts.append(args[0].is_shared) or original(*args))

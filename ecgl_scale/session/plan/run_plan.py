@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
@@ -25,7 +27,8 @@ from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_rows_of, plan_task_graph
 from ecgl_scale.session.predict import PREDICT_ROWS
 from ecgl_scale.session.setup import RunSetup, infer_settings
-from ecgl_scale.tasks.graphs import TaskGraphs
+from ecgl_scale.tasks.graphs import TaskGraphs, plan_extract_worker
+from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task
 from ecgl_scale.units import MIB, format_bytes
 
@@ -55,6 +58,38 @@ def plan_run(setup: RunSetup) -> MemoryPlan:
     if device_of(config.learn.device) == "cpu":  # there is no other memory
         stages = [replace(stage, device_bytes=0) for stage in stages]
     return MemoryPlan(tuple(stages), held, budget)
+
+
+def plan_run_workers(setup: RunSetup, *, threads: int) -> list[StagePlan]:
+    """What one worker needs in each stage of a run that is spread, where workers share no memory.
+
+    Rankings, propagation and tests of a task take no more of a worker than of one process that does it all; training
+    stays where it is. The budget is that of the smallest worker, by which the driver cuts blocks.
+    """
+    own = replace(setup, resources=setup.resources.with_threads(threads))
+    sizes = RunSizes(own, setup.graph.edges.in_degrees())
+    room = max(setup.resources.budget.total_bytes - LIBRARY_BYTES, 0)
+    seen, driver_threads = _uses_seen(setup.config), setup.resources.threads
+    extracted = [
+        plan_extract_worker(
+            setup.graph,
+            _graph_nodes(sizes, task, seen=seen),
+            room_bytes=room,
+            driver_threads=driver_threads,
+            threads=threads,
+        )
+        for task in setup.stream
+    ]
+    stages = [largest("extract", extracted)]
+    if setup.config.learn.num_hops:
+        stages.append(largest("train", [_propagation(sizes, task, room, seen=seen) for task in setup.stream]))
+    stages.append(_remembering([plan_method(sizes, task, room) for task in setup.stream], 0))
+    return [*stages, _evaluation(sizes, room)]
+
+
+def _graph_nodes(sizes: RunSizes, task: Task, *, seen: bool) -> Ids:
+    tasks = sizes.stream.seen(task) if seen else [task]
+    return np.sort(np.concatenate([one.node_ids for one in tasks]))
 
 
 def _kept_parts(bank_bytes: int, state_bytes: int) -> str:

@@ -31,9 +31,14 @@ from ecgl_scale.store.edges.spill import KeyBuckets
 from ecgl_scale.store.edges.tiles import EDGE_BYTES, write_tiles
 from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY
 from ecgl_scale.store.ragged import Ragged, read_ragged, write_ragged
+from ecgl_scale.units import MIB
 
 STAGE = "write rows and tiles"
 MIN_TILE_BUFFER_BYTES = 1 << 20
+RESERVE_BYTES = 40 * MIB
+"""Set aside for compiled code, write buffers, offsets and Python's own objects."""
+MAX_SHARE_BYTES = 1024 * MIB
+"""More per thread buys nothing: the largest regular block takes 768 MiB with its sort."""
 NO_KEY = np.uint64(2**64 - 1)
 
 
@@ -125,19 +130,15 @@ class BlockWork(Work[BlockScratch, BlockRecord]):
             "num_nodes": self._plan.num_nodes,
             "options": asdict(self._options),
             "store": str(self._store),
-            "share_bytes": self._share_bytes,
         }
 
     @classmethod
-    def open(cls, description: Json, resources: Resources) -> BlockWork:  # noqa: ARG003
-        """Make the work again, in another process."""
-        return cls(
-            KeySegments.open(description["keys"]),
-            EdgePlan.of(description["num_nodes"]),
-            BuildOptions(**description["options"]),
-            Path(description["store"]),
-            description["share_bytes"],
-        )
+    def open(cls, description: Json, resources: Resources) -> BlockWork:
+        """Make the work again, in another process, whose memory decides how much is sorted at once."""
+        keys = KeySegments.open(description["keys"])
+        share_bytes = min(max(resources.room_bytes - RESERVE_BYTES, 0) // resources.threads, MAX_SHARE_BYTES)
+        plan, options = EdgePlan.of(description["num_nodes"]), BuildOptions(**description["options"])
+        return cls(keys, plan, options, Path(description["store"]), share_bytes)
 
     def scratch(self) -> BlockScratch:
         """Memory to sort in, and for rows and tiles."""
