@@ -30,6 +30,7 @@ from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.clock import StageClock
 from ecgl_scale.engine.cluster.entrance import with_workers
+from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.session.checkpoint import Checkpoints
@@ -37,7 +38,7 @@ from ecgl_scale.session.directory import EventLog, RunDirectory, read_results
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.methods import about_method
 from ecgl_scale.session.plan.remedy import require_fit
-from ecgl_scale.session.plan.run_plan import plan_run
+from ecgl_scale.session.plan.run_plan import plan_run, plan_run_workers
 from ecgl_scale.session.profile import draw_profile, require_memray, tracked
 from ecgl_scale.session.results import make_results, summary, write_metrics
 from ecgl_scale.session.run_log import LOG_NAME, RunLog
@@ -84,6 +85,11 @@ def _run_into(
 ) -> dict[str, Any]:
     """Plan, take the directory, and do what is still to do there; ``early`` are events from before there was a log."""
     config, plan = setup.config, plan_run(setup)
+    require_workers(
+        setup.resources,
+        lambda room, threads: plan_run_workers(setup, room_bytes=room, threads=threads),
+        with_torch=True,
+    )
     require_fit(plan, setup)
     if is_long(plan, setup):
         plan = with_times(plan, setup)

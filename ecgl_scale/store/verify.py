@@ -23,6 +23,7 @@ from ecgl_scale.base.direct import SECTOR_BYTES, open_direct, round_up
 from ecgl_scale.base.durable import crc32c_of, storage_errors
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.engine.block import Block, split_blocks
+from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.executor import run_blocks
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
@@ -121,6 +122,7 @@ def verify_store(store: Path, resources: Resources, *, fast: bool = False) -> Ve
     manifest = Manifest.read(store)
     check_files(store, manifest)
     open_features(store, manifest)  # compares their own metadata with the manifest
+    require_workers(resources, lambda _, threads: [plan_verify_worker(manifest, threads=threads)])
     if not fast:
         _verify("read every byte", ByteCheck(store, manifest), manifest.total_bytes, "bytes", resources)
         found = _verify("check rows and tiles", RowCheck(store, manifest), manifest.edges.num_edges, "edges", resources)
