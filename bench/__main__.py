@@ -16,6 +16,7 @@ CASES = (
     "diversity",
     "rank_products",
     "epoch",
+    "ranks",
     "inference",
     "plan_peaks",
     "plan_time",

@@ -29,7 +29,7 @@ class ExitCode(IntEnum):
     BUG = 70, "A bug of ours; a trace is printed."
     STOPPED = (
         75,
-        "Stopped by SIGTERM or SIGUSR2, or its cluster is gone; run the same command again (`run`: with `--resume`).",
+        "Stopped by SIGTERM or SIGUSR2, or a cluster or rank was lost; the same command goes on (`run`: `--resume`).",
     )
     INTERRUPTED = 130, "Ctrl-C."
 
@@ -130,3 +130,7 @@ class StopRequestedError(_Explained):
     """
 
     exit_code = ExitCode.STOPPED
+
+
+class RankLostError(StopRequestedError):
+    """Another process that shares the training has ended, was asked to stop, or does not answer."""

@@ -24,6 +24,7 @@ DOCUMENTED: dict[str, tuple[int, type[BaseException]]] = {
     "StorageError": (5, OSError),
     "ClusterLostError": (75, ConnectionError),
     "StopRequestedError": (75, BaseException),
+    "RankLostError": (75, StopRequestedError),
 }
 CLASSES = {
     name: kind

@@ -94,8 +94,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "ecgl_scale/infer/",
         "ecgl_scale/session/",
     ),
-    "dask": ("ecgl_scale/engine/cluster/dask_cluster.py",),
-    "distributed": ("ecgl_scale/engine/cluster/dask_cluster.py",),
+    "dask": ("ecgl_scale/engine/cluster/dask_",),
+    "distributed": ("ecgl_scale/engine/cluster/dask_",),
     "cryptography": ("ecgl_scale/engine/cluster/tls.py",),
     "matplotlib": ("ecgl_scale/report/",),
     "memray": ("ecgl_scale/session/profile.py", "ecgl_scale/session/profile_page.py"),
@@ -138,6 +138,8 @@ FORBIDDEN_NAMES = {
     "multiprocessing.Process",
     "multiprocessing.Pool",
 }
+OBJECT_COLLECTIVE = re.compile(r"(gather|scatter|broadcast|send|recv|reduce|to_all)\w*_object(_list)?$")
+"""Calls of torch.distributed that pickle what they send, whatever the module is called where they are used."""
 START_METHODS = {"multiprocessing.get_context", "multiprocessing.set_start_method"}
 SIDE_EFFECTS = {
     "numpy.seterr",
@@ -256,8 +258,9 @@ def dangers(tree: ast.AST) -> list[str]:
     names = full_names(tree)
     found = [f"line {i.line}: {i.name}" for i in imports_of(tree) if i.name.split(".")[0] in FORBIDDEN_MODULES]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute) and dotted(node, names) in FORBIDDEN_NAMES:
-            found.append(f"line {node.lineno}: {dotted(node, names)}")
+        name = dotted(node, names)
+        if name in FORBIDDEN_NAMES or OBJECT_COLLECTIVE.search(name):
+            found.append(f"line {node.lineno}: {name}")
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if is_constant(key, "allow_pickle", "shell") and not is_constant(value, False):
@@ -476,6 +479,9 @@ def test_nothing_unpickles_evaluates_forks_or_calls_a_shell() -> None:
         "import numpy as np\nnp.load('x', allow_pickle=wanted)",
         "import numpy as np\nnp.load('x', None, True)",
         "import numpy as np\nnp.load('x', **{'allow_pickle': True})",
+        "import torch.distributed as dist\ndist.all_gather_object(found, x)",
+        "from torch.distributed import broadcast_object_list as send\nsend([x])",
+        "group.send_object_list([x], dst=1)",
         "import yaml\nyaml.load(text)",
         "from yaml import load\nload(text)",
         "eval('1')",

@@ -12,18 +12,21 @@ RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold back Ctrl-C and requests to stop, whose handlers raise wherever they meet us, until the end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # handlers run in the main thread only
-        return
+def uninterrupted() -> Iterator[list[int]]:
+    """Hold back Ctrl-C and requests to stop, whose handlers raise wherever they meet us, until the end.
+
+    What it gives is a list that has the number of each signal that has arrived meanwhile.
+    """
     arrived: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield arrived  # handlers run in the main thread only
+        return
     handlers = {number: signal.getsignal(number) for number in RAISING}
     raising = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in raising:
         signal.signal(number, lambda arrived_number, _: arrived.append(arrived_number))
     try:
-        yield
+        yield arrived
     finally:
         for number, handler in raising.items():
             signal.signal(number, handler)

@@ -1,7 +1,7 @@
-"""``ecgl`` as a sweep starts it: ``python -m ecgl_scale.cli.child PARENT ARGUMENTS...``.
+"""``ecgl`` as a sweep, or the first rank of a run, starts it: ``python -m ecgl_scale.cli.child PARENT ARGUMENTS...``.
 
-The kernel kills this process when the sweep is killed: a run that nobody waits for would hold its directory against
-the sweep that goes on. A run may be killed at any moment and resumed.
+The kernel kills this process when its parent is killed: a run that nobody waits for would hold its directory against
+the sweep that goes on, and a rank against the run. Both may be killed at any moment, and the run resumed.
 """
 
 from __future__ import annotations

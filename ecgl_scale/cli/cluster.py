@@ -94,7 +94,7 @@ def scheduler(
             file=sys.stderr,
         )
     _dask()
-    from ecgl_scale.engine.cluster.dask_cluster import run_scheduler
+    from ecgl_scale.engine.cluster.dask_processes import run_scheduler
 
     run_scheduler(file, host=host, port=port, tls=tls)
 
@@ -124,7 +124,7 @@ def worker(
     if memory is not None:
         parse_bytes(memory)
     _dask()
-    from ecgl_scale.engine.cluster.dask_cluster import START_SECONDS, run_worker
+    from ecgl_scale.engine.cluster.dask_processes import START_SECONDS, run_worker
 
     run_worker(wait_for_scheduler(address, START_SECONDS), memory=memory, threads=threads, scratch=scratch, tls=tls)
 

@@ -83,6 +83,8 @@ def main() -> None:
     """Run ``ecgl`` and exit with the documented code."""
     # Threads that wait by spinning take the cores from those they wait for wherever a machine is shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # A rank that is lost is told of by us, in a line; torch would add pages.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     share_one_arena()
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGUSR2, _stop)

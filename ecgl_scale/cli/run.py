@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,7 +50,8 @@ def _show_plan(output: Output, config: RunConfig, as_json: bool) -> None:
     from ecgl_scale.session.setup import RunSetup, resources_of
     from ecgl_scale.session.time.estimate import with_times
 
-    setup, of_worker = plan_worker(RunSetup.open(config, resources_of(config, log_warnings)))
+    own = resources_of(config, log_warnings, num_here=config.engine.ranks)  # all of them here
+    setup, of_worker = plan_worker(RunSetup.open(config, own))
     found, refused = plan_run(setup), None
     try:
         if of_worker is not None:
@@ -97,19 +100,39 @@ def run(
             help="Record native allocations with their stacks: memray.bin and memray.html in RUN. Takes longer.",
         ),
     ] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks",
+            metavar="N",
+            min=1,
+            help="Share the training among N processes, with the same results: this one and N - 1 more that it starts, "
+            "or those that torchrun, srun or mpirun has started. Default: the config's engine.ranks.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Learn a stream of tasks and test on all of them."""
+    overrides = [*(overrides or []), *([] if ranks is None else [f"engine.ranks={ranks}"])]
     loaded = _load(config, overrides, memory, settings)
     if dry_run:
         _show_plan(context.obj, loaded, as_json)
         return
     if out is None:
         raise typer.BadParameter("a run needs a directory", param_hint="--out")
-    from ecgl_scale.session.run import run as run_config
-
     with context.obj.progress() as sink:
-        results = run_config(loaded, out, resume=resume, memray=memray, on_event=sink)
+        if loaded.engine.ranks == 1:
+            from ecgl_scale.session.run import run as run_config
+
+            results = run_config(loaded, out, resume=resume, memray=memray, on_event=sink)
+        else:
+            from ecgl_scale.session.ranks.run_ranks import run_ranks
+
+            command = _command_of_rank(config, out, overrides, memory)
+            found = run_ranks(loaded, out, command=command, resume=resume, memray=memray, on_event=sink)
+            if isinstance(found, int):
+                raise typer.Exit(found)
+            results = found
     if as_json:
         print_json(results)
     elif not context.obj.quiet:
@@ -162,6 +185,14 @@ def infer(
         seconds = f"{report['seconds']:.1f} s with the {report['backend']} backend"
         peak = f"{format_bytes(report['peak_bytes'])} of {format_bytes(report['plan']['peak_bytes'])} planned"
         print(f"{out}: {format_count(report['num_nodes'])} nodes, {seconds}, peak memory {peak}")
+
+
+def _command_of_rank(config: Path, out: Path, overrides: list[str], memory: str | None) -> list[str]:
+    """How another rank of the same run is started on this machine; who it is the environment will say."""
+    child = [sys.executable, "-m", "ecgl_scale.cli.child", str(os.getpid())]
+    sets = [argument for override in overrides for argument in ("--set", override)]
+    sets += [] if memory is None else ["--memory", memory]
+    return [*child, "--quiet", "run", str(config), "--out", str(out), *sets]
 
 
 def _load(config: Path, overrides: list[str] | None, memory: str | None, settings: ClusterOptions) -> RunConfig:

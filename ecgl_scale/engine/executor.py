@@ -10,7 +10,7 @@ one for stages with a single round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -78,4 +78,6 @@ def run_round(
         for block in blocks:
             yield (block, finished[block.index]) if block.index in finished else next(running)
     finally:
+        if isinstance(running, Generator):
+            running.close()  # what is under way is finished there
         journal.save()

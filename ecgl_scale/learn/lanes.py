@@ -105,8 +105,8 @@ def read_parts(
 class LaneSum:
     """Adds up lanes, one after the other, in ``.grad`` of the weights: ``begin``, each lane and ``close``, ``reduce``.
 
-    This one belongs to a process that computes all lanes. Where several share them, each has its own ``lanes``, keeps
-    them at ``close``, and exchanges them in ``reduce``, after which all have the gradient of all lanes.
+    This one belongs to a process that computes all lanes. Where several share them (``ranks``), each has its own
+    ``lanes``, keeps them at ``close``, and exchanges them in ``reduce``, after which all have the whole gradient.
     """
 
     lanes: Sequence[int] = range(NUM_LANES)
@@ -119,10 +119,10 @@ class LaneSum:
         self._used: list[int] = []
         self._loss: torch.Tensor | None = None
 
-    def begin(self, gradients: Sequence[torch.Tensor], used: Sequence[int]) -> None:
-        """Begin a sum: ``gradients`` are zero and will hold lane after lane; ``used`` are lanes that have blocks."""
-        self._gradients, self._used, self._loss = list(gradients), list(used), None
-        if len(used) < 2:
+    def begin(self, gradients: Sequence[torch.Tensor], parts: Sequence[Part]) -> None:
+        """Begin a sum: ``gradients`` are zero and will hold lane after lane; ``parts`` are the blocks of all lanes."""
+        self._gradients, self._used, self._loss = list(gradients), used_lanes(parts), None
+        if len(self._used) < 2:
             return
         if not self._totals:
             self._totals = [torch.empty_like(gradient, dtype=torch.float64) for gradient in gradients]
@@ -153,14 +153,24 @@ class LaneSum:
     def _pass(self, kernel: Pass, operation: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
         """Pass over all weights: with our kernel on the CPU, else by tensor operations."""
         for total, lane in self._here:
-            if lane.size < SERIAL_WEIGHTS:
-                kernel(total, lane)
-            else:
-                cuts = np.linspace(0, lane.size, torch.get_num_threads() + 1).astype(int).tolist()
-                run_parts(partial(_pass_part, kernel, total, lane), cuts)
+            pass_here(kernel, total, lane)
         if not self._here:
             for on_device in zip(self._totals, self._gradients, strict=True):
                 operation(*on_device)
+
+
+def used_lanes(parts: Sequence[Part]) -> list[int]:
+    """The lanes that have blocks, in order."""
+    return list(dict.fromkeys(part.lane for part in parts))
+
+
+def pass_here(kernel: Pass, total: NDArray[np.float64], lane: NDArray[np.float32]) -> None:
+    """Pass over arrays in memory with a kernel, in threads where they are long."""
+    if lane.size < SERIAL_WEIGHTS:
+        kernel(total, lane)
+    else:
+        cuts = np.linspace(0, lane.size, torch.get_num_threads() + 1).astype(int).tolist()
+        run_parts(partial(_pass_part, kernel, total, lane), cuts)
 
 
 def _pass_part(kernel: Pass, total: NDArray[np.float64], lane: NDArray[np.float32], first: int, stop: int) -> None:

@@ -223,6 +223,15 @@ def csr_bytes(num_rows: int, num_values: int) -> int:
     return 8 * (num_rows + 1) + 8 * num_values
 
 
+def stays_sparse(num_rows: int, num_features: int, num_values: int) -> bool:
+    """Whether sparse rows are smaller than dense ones, and so stay as they are.
+
+    It depends on the rows alone: blocks, and with them the last bits of a gradient, must not depend on the memory that
+    a process happens to have.
+    """
+    return csr_bytes(num_rows, num_values) <= 4 * num_rows * num_features
+
+
 def piece_rows(num_features: int) -> int:
     """Rows gathered at once."""
     return max(PIECE_BYTES // (4 * num_features), 1)

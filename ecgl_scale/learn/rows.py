@@ -1,9 +1,9 @@
 """The rows a task trains on, gathered once, side by side, and then read block by block in every epoch.
 
     memory   dense rows as stored (float32 or float16), where they fit the memory given
-    sparse   CSR rows, where those are smaller than dense ones and fit
-    disk     a raw float32 file, where nothing fits: written once, found again by a resumed run
-    stored   sparse rows that do not fit are taken from the store's own mapped files
+    disk     a raw float32 file, where they do not: written once, found again by a resumed run
+    sparse   CSR rows that are smaller than dense ones, where they fit; larger ones are held as dense ones
+    stored   where they do not fit they are taken from the store's own mapped files
 
 Blocks are read ahead by threads into memory that is used again; a block's numbers and their order never depend on
 how far ahead. Memory: what is held, and ``read_ahead + 1`` blocks where rows are not held as float32 or CSR.
@@ -37,9 +37,9 @@ from ecgl_scale.learn.row_sources import (
     csr_bytes,
     gather_pieces,
     piece_rows,
+    stays_sparse,
 )
 from ecgl_scale.store.checked import checked_ids
-from ecgl_scale.store.features.csr import to_dense
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.source import CsrBlock
@@ -55,11 +55,13 @@ def plan_rows(
     """What gathering and then holding the rows takes; ``num_values`` where they are sparse.
 
     ``held + 2 * 16 MiB of pieces + its ids (32 bytes each) + 16 MiB of chunks``; sparse ``held + 32 bytes an id``.
-    Held is ``rows * features * itemsize``, or sparse ``8 (rows + 1) + 8 values``, or nothing where that exceeds
-    ``memory_bytes``.
+    Held is ``rows * features * itemsize``, or sparse ``8 (rows + 1) + 8 values`` where that is less, or nothing where
+    that exceeds ``memory_bytes``.
     """
     dense_bytes = num_rows * num_features * itemsize
-    needed = dense_bytes if num_values is None else min(dense_bytes, csr_bytes(num_rows, num_values))
+    if num_values is not None and not stays_sparse(num_rows, num_features, num_values):
+        num_values = None
+    needed = dense_bytes if num_values is None else csr_bytes(num_rows, num_values)
     held = needed if needed <= memory_bytes else 0
     written = num_rows * num_features * 4 if num_values is None and not held else 0
     if num_values is None:
@@ -161,7 +163,9 @@ class RowCache:
         ids = np.ascontiguousarray(local)
         ids = checked_ids(ids, features.shape[0] if isinstance(features, np.ndarray) else features.num_rows)
         if not isinstance(features, np.ndarray) and features.is_sparse:
-            return cls._gather_sparse(features, ids, memory_bytes)
+            num_values = features.count_values(ids)
+            if stays_sparse(ids.size, features.num_features, num_values):
+                return cls._gather_sparse(features, ids, is_held=csr_bytes(ids.size, num_values) <= memory_bytes)
         num_features = features.shape[1] if isinstance(features, np.ndarray) else features.num_features
         dtype = np.dtype(np.float16 if features.dtype == np.float16 else np.float32)
         shape = (ids.size, num_features)
@@ -187,15 +191,10 @@ class RowCache:
         return cls("disk", *shape, source or FileSource.write(path, about, pieces()))
 
     @classmethod
-    def _gather_sparse(cls, features: FeatureStore, ids: NDArray[np.int64], memory_bytes: int) -> RowCache:
-        num_values = features.count_values(ids)
-        sparse_bytes, dense_bytes = csr_bytes(ids.size, num_values), ids.size * features.num_features * 4
-        if min(sparse_bytes, dense_bytes) > memory_bytes:
+    def _gather_sparse(cls, features: FeatureStore, ids: NDArray[np.int64], *, is_held: bool) -> RowCache:
+        if not is_held:
             return cls("stored", ids.size, features.num_features, StoredSource(features, ids))
-        rows = features.rows_csr(ids)
-        if sparse_bytes <= dense_bytes:
-            return cls("sparse", ids.size, features.num_features, CsrSource(rows, features.num_features))
-        return cls.from_array(to_dense(rows, features.num_features))
+        return cls("sparse", ids.size, features.num_features, CsrSource(features.rows_csr(ids), features.num_features))
 
     @property
     def is_sparse(self) -> bool:

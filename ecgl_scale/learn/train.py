@@ -30,6 +30,7 @@ from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.lanes import LANE_SUM_BYTES, LaneSum, cut_parts, read_parts
 from ecgl_scale.learn.loss import Segment
 from ecgl_scale.learn.model import Columns, SharedWeights
+from ecgl_scale.learn.ranks import exchange_bytes, formula_of_exchange
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.units import MIB, format_bytes
@@ -64,12 +65,13 @@ def plan_training(
     dropout: float = 0.0,
     read_ahead: int = 1,
     num_rows: int | None = None,
+    num_ranks: int = 1,
 ) -> StagePlan:
     """What an epoch takes besides the rows that are held (``plan_rows``).
 
     ``24 bytes a weight + block_rows * 4 * (buffers * features + 2 * hidden (3 with dropout) + 2 * classes) + 32 MiB``;
     buffers are ``read_ahead + 1`` where rows are not held as float32, else none. Sparse rows: 32 bytes a weight.
-    Of the 24, 8 are the sum of lanes, which epochs of one lane do not need.
+    Of the 24, 8 are the sum of lanes, which epochs of one lane do not need. Ranks: ``exchange_bytes`` besides.
     """
     rows = block_rows_for(widths, block_rows, is_sparse=is_sparse)
     rows = rows if num_rows is None else min(rows, max(num_rows, 1))
@@ -80,8 +82,9 @@ def plan_training(
     weight_bytes = (4 * (WEIGHT_COPIES + (2 if is_sparse else 0)) + LANE_SUM_BYTES) * num_weights
     formula = (
         f"{format_bytes(weight_bytes)} for {num_weights:,} weights, gradients, sums and moments + {rows:,} rows a block"
-        f" * {4 * floats:,} bytes + {format_bytes(RESERVE_BYTES)}"
+        f" * {4 * floats:,} bytes + {format_bytes(RESERVE_BYTES)}{formula_of_exchange(num_weights, num_ranks)}"
     )
+    weight_bytes += exchange_bytes(num_weights, num_ranks)
     needed = weight_bytes + rows * 4 * floats + RESERVE_BYTES
     return StagePlan(
         "train",
@@ -123,7 +126,7 @@ class Trainer:
         self._mlp = MlpGradient(self.weights, dropout=dropout)
         self._feed = Feed(self.weights.device, block_rows, read_ahead=read_ahead, threads=threads)
         self.lane_sum = LaneSum()
-        """Which lanes are computed here, and how they come together; for several processes that share an epoch."""
+        """Which lanes are computed here, and how they come together; ``ranks.RankLanes`` where processes share them."""
         self._earlier: SharedWeights | None = None
 
     def gradient(
@@ -145,7 +148,7 @@ class Trainer:
         self._mlp.begin(squares=squares)
         parts = cut_parts(segments, self._feed, self.weights.widths)
         gradients = [tensor.grad for tensor in self.weights.parameters()]
-        self.lane_sum.begin(gradients, list(dict.fromkeys(part.lane for part in parts)))
+        self.lane_sum.begin(gradients, parts)
         own = [part for part in parts if part.lane in self.lane_sum.lanes]
         read = read_parts(own, segments, self._feed, self.weights.widths)
         for lane, blocks in groupby(read, key=lambda found: found[0].lane):

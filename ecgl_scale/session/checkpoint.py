@@ -28,6 +28,20 @@ NAMES = ("checkpoint-0.safetensors", "checkpoint-1.safetensors")
 SECONDS_BETWEEN = 1.0
 
 
+def load_checkpoint(directory: Path, state: RunState) -> Tensors | None:
+    """The tensors that belong to the state of a run directory; None before the first epoch."""
+    if state.checkpoint is None:
+        return None
+    arrays, about = load_tensors(directory / WEIGHTS_DIRECTORY / state.checkpoint)
+    if about.get("place") != state.checkpoint_place:
+        raise InvalidInputError(
+            f"a checkpoint is of {about.get('place')}, the state of {state.checkpoint_place}",
+            where=directory,
+            fix="start the run anew in another directory",
+        )
+    return arrays
+
+
 class Checkpoints:
     """Saves a run's tensors and state together."""
 
@@ -40,18 +54,10 @@ class Checkpoints:
         self._turn = 0
 
     def load(self, state: RunState) -> Tensors | None:
-        """The tensors that belong to a state."""
-        if state.checkpoint is None:
-            return None
-        self._turn = 1 - NAMES.index(state.checkpoint)
-        arrays, about = load_tensors(self._directory / WEIGHTS_DIRECTORY / state.checkpoint)
-        if about.get("place") != state.checkpoint_place:
-            raise InvalidInputError(
-                f"a checkpoint is of {about.get('place')}, the state of {state.checkpoint_place}",
-                where=self._directory,
-                fix="start the run anew in another directory",
-            )
-        return arrays
+        """The tensors that belong to a state; the next are written beside them."""
+        if state.checkpoint is not None:
+            self._turn = 1 - NAMES.index(state.checkpoint)
+        return load_checkpoint(self._directory, state)
 
     def offer(self, state: RunState, tensors: Callable[[], Tensors]) -> None:
         """Save if the last save is over and some time has passed; returns at once."""

@@ -183,5 +183,6 @@ class RunContext:
     def _rows_bytes(self) -> int:
         """Memory left for training rows besides what an epoch takes."""
         weights = self.trainer.weights
-        epoch = plan_training(weights.widths, block_rows=self.config.learn.block_rows, rows_held=False)
+        learn, num_ranks = self.config.learn, self.config.engine.ranks
+        epoch = plan_training(weights.widths, block_rows=learn.block_rows, rows_held=False, num_ranks=num_ranks)
         return max(self.resources.room_bytes - epoch.host_bytes, 0)

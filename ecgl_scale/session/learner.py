@@ -6,6 +6,7 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from ecgl_scale.session.context import RunContext
 from ecgl_scale.session.directory import WORK_NAME
 from ecgl_scale.session.evaluate import Question, evaluate_elsewhere
 from ecgl_scale.session.predict import Predictor
+from ecgl_scale.session.ranks.team import Team
 from ecgl_scale.session.saved_model import save_model
 from ecgl_scale.session.setup import RunSetup, infer_settings, scaling_of
 from ecgl_scale.tasks.graphs import TaskGraphs
@@ -37,17 +39,20 @@ SMALL_EPOCH_FLOPS = 2e8
 
 
 class Learner:
-    """Weights, optimizer and bank of one run."""
+    """Weights, optimizer and bank of one run; in each of its ranks, of which the first alone saves anything."""
 
-    def __init__(self, setup: RunSetup, directory: Path) -> None:
+    def __init__(self, setup: RunSetup, directory: Path, team: Team | None = None) -> None:
         config, graph, stream = setup.config, setup.graph, setup.stream
-        resources = setup.resources.with_work(directory / WORK_NAME / "engine")
+        self.team = team or Team()
         self.config = config
         self.stream = stream
         self.directory = directory
         self.method = method_of(config)
-        self._resources = resources
         self._work = directory / WORK_NAME
+        if self.team.rank:
+            self._work = self._work / f"rank-{self.team.rank}"
+        resources = setup.resources.with_work(self._work / "engine")
+        self._resources = resources
         self.scaling = scaling_of(graph, stream, config)
         self.graphs = TaskGraphs(
             graph,
@@ -62,13 +67,14 @@ class Learner:
             self._new_weights(0, graph.num_features, by_columns=graph.has_sparse_features),
             lr=learn.lr,
             weight_decay=learn.weight_decay,
-            device=device_of(learn.device),
+            device=self.team.device(device_of(learn.device)),
             block_rows=learn.block_rows,
             dropout=learn.dropout,
             seed=config.seed,
             batching=learn.batching,
             batch_rows=learn.batch_rows,
         )
+        self.trainer.lane_sum = self.team.make_lane_sum()
         self.predictor = Predictor(config, self.graphs, self._work, resources)
         self.context = RunContext(config, stream, self.trainer, self.predictor, self._work, resources)
         self._segments: list[AnySegment] = []
@@ -107,6 +113,7 @@ class Learner:
 
     def restore(self, tensors: dict[str, NDArray[Any]] | None, *, task_index: int, is_remembered: bool) -> None:
         """Go on from a checkpoint, with the bank as it was before ``task_index``, or after where it is remembered."""
+        self.method = method_of(self.config)
         if tensors is not None:
             self.trainer.load_state({name: torch.from_numpy(np.array(array)) for name, array in tensors.items()})
         remembered = range(task_index + is_remembered)
@@ -154,28 +161,36 @@ class Learner:
         """One epoch. Outputs are ranked as the last epoch has them, before its step, as in the public code."""
         if epoch == self.config.learn.epochs - 1 and self.config.rank.features == "logits":
             self.trainer.keep_weights()
-        with torch_threads(self._epoch_threads()):
-            return self.trainer.run_epoch(
+        with torch_threads(self._epoch_threads()), self.team.sharing():
+            finished = self.trainer.run_epoch(
                 self._segments,
                 task_index=task.index,
                 epoch=epoch,
                 penalty=self._penalty,
                 adjust=lambda: self.method.adjust(self.context),
             )
+            self.team.end_epoch(self.weights.parameters(), where=f"task {task.index}, epoch {epoch}")
+        return finished
 
     def _epoch_threads(self) -> int:
         """One thread for small work: handing it out, and waiting for each other, would take longer than doing it."""
         weights = sum(fan_in * fan_out for fan_in, fan_out in pairwise(self.weights.widths))
         flops = 6 * weights * max(segment.rows.num_rows for segment in self._segments)
-        return 1 if flops < SMALL_EPOCH_FLOPS else self._resources.threads
+        return 1 if flops < SMALL_EPOCH_FLOPS else self._shared_threads()
+
+    def _shared_threads(self) -> int:
+        """Threads while all ranks work, which share the cores where the config does not say how many each may use."""
+        threads = self._resources.threads
+        return threads if self.config.threads is not None else self.team.epoch_threads(threads)
 
     def end_task(self) -> None:
         """Let go of the task's rows."""
         self._segments, self._penalty = [], None
         self.method.end_epochs()
-        self._forget_rows()
+        self.forget_rows()
 
-    def _forget_rows(self) -> None:
+    def forget_rows(self) -> None:
+        """Let go of rows, and of buffers for them."""
         self.context.forget_rows()
         self.trainer.forget_buffers()
 
@@ -183,10 +198,8 @@ class Learner:
 
     def remember(self, task: Task) -> None:
         """What the method does after a task; done again after a kill it does the same."""
-        self.context.task = task
-        self.context.bank = self.context.bank.for_tasks(range(task.index))
+        self.end_method(task)
         with torch_threads(self._resources.threads):
-            self.method.end_task(self.context)
             self.context.bank = self.method.remember(self.context)
         if self._keeps_nodes:
             self.bank.save(self.directory / BANK_NAME)
@@ -195,7 +208,16 @@ class Learner:
             save_tensors(self._method_path(task.index), state, about={"method": self.method.name})
             self._method_path(task.index - 2).unlink(missing_ok=True)
         self.trainer.forget_kept_weights()
-        self._forget_rows()
+        self.forget_rows()
+
+    def end_method(self, task: Task) -> None:
+        """The method's end of a task, the first part of remembering it: where it is gradients, ranks share them."""
+        self.context.task = task
+        self.context.bank = self.context.bank.for_tasks(range(task.index))
+        is_shared = self.method.shares_end
+        threads = self._shared_threads() if is_shared else self._resources.threads
+        with torch_threads(threads), self.team.sharing() if is_shared else nullcontext():
+            self.method.end_task(self.context)
 
     def _method_path(self, task_index: int) -> Path:
         return self.directory / WEIGHTS_DIRECTORY / f"method-{task_index}.safetensors"

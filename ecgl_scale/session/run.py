@@ -40,6 +40,7 @@ from ecgl_scale.session.methods import about_method
 from ecgl_scale.session.plan.remedy import require_fit
 from ecgl_scale.session.plan.run_plan import plan_run, plan_run_workers
 from ecgl_scale.session.profile import draw_profile, require_memray, tracked
+from ecgl_scale.session.ranks.team import Team
 from ecgl_scale.session.results import make_results, summary, write_metrics
 from ecgl_scale.session.run_log import LOG_NAME, RunLog
 from ecgl_scale.session.setup import RunSetup, cluster_of, resources_of
@@ -57,10 +58,11 @@ def run(
     resume: bool = False,
     memray: bool = False,
     on_event: EventSink = ignore_events,
+    team: Team | None = None,
 ) -> dict[str, Any]:
     """Run a config into the directory ``out``; returns what ``results.json`` holds.
 
-    With ``memray``, native allocations are recorded there too.
+    With ``memray``, native allocations are recorded there too. The first rank of several has a ``team`` of them.
 
     Raises
     ------
@@ -72,16 +74,24 @@ def run(
     if memray:
         require_memray()
     early: list[Event] = []
-    setup = RunSetup.open(config, resources_of(config, _both(early.append, on_event)))
+    team = team or Team()
+    setup = RunSetup.open(config, resources_of(config, _both(early.append, on_event), num_here=team.num_here))
     files = [out, *([] if config.cache is None else [config.cache])]
     with with_workers(
         cluster_of(config), setup.resources, shared=files, inputs=[setup.graph.path / MANIFEST_NAME]
     ) as resources:
-        return _run_into(out, replace(setup, resources=resources), early, on_event, resume=resume, memray=memray)
+        return _run_into(out, replace(setup, resources=resources), early, on_event, team, resume=resume, memray=memray)
 
 
 def _run_into(
-    out: Path, setup: RunSetup, early: list[Event], on_event: EventSink, *, resume: bool, memray: bool
+    out: Path,
+    setup: RunSetup,
+    early: list[Event],
+    on_event: EventSink,
+    team: Team,
+    *,
+    resume: bool,
+    memray: bool,
 ) -> dict[str, Any]:
     """Plan, take the directory, and do what is still to do there; ``early`` are events from before there was a log."""
     config, plan = setup.config, plan_run(setup)
@@ -93,6 +103,7 @@ def _run_into(
     require_fit(plan, setup)
     if is_long(plan, setup):
         plan = with_times(plan, setup)
+    team.wait_until_ready(setup, setup.resources.on_event)
     directory = RunDirectory.open(out, config, resume=resume)
     try:
         begun = RunState(config.digest(), setup.graph.short_identity, setup.stream.split_hash)
@@ -106,7 +117,7 @@ def _run_into(
                     log.write_event(event)
                 with tracked(directory.path) if memray else nullcontext():
                     joined = [event for event in early if isinstance(event, WorkerJoined)]
-                    results = _run_from(state, setup.with_events(log), plan, directory, joined)
+                    results = _run_from(state, setup.with_events(log), plan, directory, team, joined)
                 if memray:
                     draw_profile(directory.path, log)
                 log.say(f"finished: {summary(results)}")
@@ -137,7 +148,12 @@ def _refuse_other_store(state: RunState, begun: RunState, path: Path) -> None:
 
 
 def _run_from(
-    state: RunState, setup: RunSetup, plan: MemoryPlan, directory: RunDirectory, joined: Sequence[WorkerJoined]
+    state: RunState,
+    setup: RunSetup,
+    plan: MemoryPlan,
+    directory: RunDirectory,
+    team: Team,
+    joined: Sequence[WorkerJoined],
 ) -> dict[str, Any]:
     """All that is still to do, up to the results."""
     sampler = PeakSampler()
@@ -154,7 +170,7 @@ def _run_from(
         state.write(directory.path)
         with sampler, timeline:
             clock = StageClock(sampler, log, records=state.stages)
-            learner = Learner(setup.with_events(log), directory.path)
+            learner = Learner(setup.with_events(log), directory.path, team)
             state = _learn_tasks(learner, state, clock, plan.planned_bytes, log)
         results = make_results(setup.config, setup.stream, replace(state, stages=clock.records), plan)
         results |= workers.results()
@@ -167,7 +183,7 @@ def _run_from(
         reason = stopped.what
         RunState.note_stop(directory.path, reason)
         fix = "go on with the same command and --resume"
-        raise StopRequestedError(stopped.what, where=directory.path, fix=fix) from None
+        raise type(stopped)(stopped.what, where=directory.path, fix=fix) from None
     except BaseException as error:
         reason = "stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         raise
@@ -192,11 +208,14 @@ def _learn_tasks(
             with step("extract"):
                 learner.predictor.prepare(task)
             if state.step == "train":
+                learner.team.call(state)
                 with step("train"):
                     state = _train(learner, task, state, checkpoints, log)
                 state = replace(state, step="remember", stages=clock.records)
                 state = checkpoints.save(state, learner.tensors())
             if state.step == "remember":
+                if learner.method.shares_end:
+                    learner.team.call(state)
                 with step("remember"):
                     learner.remember(task)
                 state = replace(state, step="evaluate", stages=clock.records)
@@ -220,6 +239,9 @@ def _train(learner: Learner, task: Task, state: RunState, checkpoints: Checkpoin
         log(EpochFinished(task.index, epoch, finished.loss, finished.seconds))
         state = replace(state, epoch=epoch + 1, losses=(*state.losses[: task.index], tuple(losses)))
         checkpoints.offer(state, learner.tensors)
+        if learner.team.is_stopping:
+            checkpoints.save(state, learner.tensors())
+            learner.team.stop()
     checkpoints.wait()
     return state
 

@@ -49,9 +49,13 @@ class RunSetup:
         return (self.graph.num_features, *self.config.learn.hidden, self.stream.num_classes)
 
 
-def resources_of(config: RunConfig, on_event: EventSink = ignore_events) -> Resources:
-    """What a run of this config may use, found out once."""
-    return Resources.of(config.memory, config.threads, on_event=on_event)
+def resources_of(config: RunConfig, on_event: EventSink = ignore_events, *, num_here: int = 1) -> Resources:
+    """What a run of this config may use, found out once; ranks of one machine share the memory that is found."""
+    found = Resources.of(config.memory, config.threads, on_event=on_event)
+    if num_here == 1 or config.memory is not None:
+        return found
+    budget = MemoryBudget(found.budget.total_bytes // num_here, f"{found.budget.origin}, for {num_here} ranks")
+    return replace(found, budget=budget)
 
 
 def cluster_of(config: RunConfig) -> ClusterSettings:

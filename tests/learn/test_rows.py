@@ -148,12 +148,17 @@ def test_any_rows_can_be_taken_and_selected(cached):
             cache.read_sparse(0, 1)
 
 
-def test_sparse_rows_that_are_mostly_full_are_kept_dense(tmp_path):
+@pytest.mark.parametrize(("memory_bytes", "kind"), [(50 * 8 * 4, "memory"), (50 * 8 * 4 - 1, "disk")])
+def test_sparse_rows_that_are_mostly_full_are_kept_dense_with_any_memory(tmp_path, memory_bytes, kind):
+    """Blocks of sparse rows are larger: processes with other memory would cut other lanes."""
     x = np.random.default_rng(0).random((50, 8), np.float32) + 1
     full = features_of(tmp_path / "full", sparse.csr_matrix(x))
-    cache = RowCache.gather(full, np.arange(50), memory_bytes=50 * 8 * 4, directory=tmp_path, name="rows")
-    assert cache.kind == "memory"
+    cache = RowCache.gather(full, np.arange(50), memory_bytes=memory_bytes, directory=tmp_path, name="rows")
+    assert cache.kind == kind
+    assert not cache.is_sparse
     np.testing.assert_array_equal(cache.read(0, 50), x)
+    plan = plan_rows(50, 8, memory_bytes=memory_bytes, num_values=400)
+    assert plan.written_bytes == (x.nbytes if kind == "disk" else 0)
 
 
 def test_rows_can_be_made_of_what_is_in_memory(x):

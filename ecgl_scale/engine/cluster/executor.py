@@ -2,7 +2,7 @@
 
 A worker has one unit at a time and no more waits for it, so a unit that kills its worker takes nobody else's along, a
 stop waits for one unit at most, and there is nothing to steal: who is done takes from our own queue. What is lost with
-a worker runs again elsewhere; what fails for a passing reason is tried three times, each time by another worker.
+its worker, or fails for a passing reason, is tried three times in all, each time by another worker where there is one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ecgl_scale.engine.cluster.units import Unit, UnitQueue, UnitShape
 from ecgl_scale.engine.record import PackedRecord, unpack_record
 from ecgl_scale.engine.retry import MAX_TRIES
 from ecgl_scale.engine.work import Json, Work
-from ecgl_scale.errors import ClusterLostError
+from ecgl_scale.errors import ClusterLostError, EcglError
 
 if TYPE_CHECKING:
     from ecgl_scale.engine.resources import Resources
@@ -36,6 +36,8 @@ WORKERS_SECONDS = 60.0
 """So long is waited for another worker when all are lost."""
 LOOK_SECONDS = 1.0
 """So often is looked who is there."""
+WAIT_SECONDS = 0.2
+"""So often is looked while there is nobody."""
 LEAVE_SECONDS = 30.0
 """So long is waited at a stop for units that are being worked on; batch systems kill after about as long."""
 
@@ -53,11 +55,11 @@ class Cluster(Protocol):
         ...
 
     def send(self, key: str, address: str, unit: tuple[str, str, str], on_done: Callable[[str], None]) -> None:
-        """Let a worker run a unit (job, blocks, given), or another where that one is lost; says its key when done."""
+        """Let this worker run a unit (job, blocks, given); says its key when it is done."""
         ...
 
-    def fetch(self, key: str) -> dict[str, Any]:
-        """What the worker answered, once; raises where the unit was lost with all who tried, or the cluster is gone."""
+    def fetch(self, key: str) -> dict[str, Any] | None:
+        """What the worker answered, once; None where it was lost with its answer; raises where the cluster is gone."""
         ...
 
     def cancel(self, key: str) -> None:
@@ -115,6 +117,7 @@ class ClusterWorkers(Generic[Record]):
         self._shape = shape
         self._kind = kind
         self._resources = resources
+        self._roster = Roster(cluster)
         self._num_rounds = 0
 
     def run(
@@ -123,30 +126,58 @@ class ClusterWorkers(Generic[Record]):
         """Records in the order of the blocks; ``on_finished`` hears of each as soon as it is there."""
         self._num_rounds += 1
         queue = UnitQueue(blocks, self._shape)
-        under_way = _Round(self._cluster, self._job, self._num_rounds, json.dumps(given), queue, self._resources)
+        under_way = _Round(self._roster, self._job, self._num_rounds, json.dumps(given), queue, self._resources)
         done: dict[int, Record] = {}
+
+        def take(unit: Unit, answer: dict[str, Any]) -> None:
+            for block, text, arrays in zip(unit.blocks, answer["texts"], answer["arrays"], strict=True):
+                done[block.index] = unpack_record(self._kind, PackedRecord(text, arrays))
+                if on_finished is not None:
+                    on_finished(block, done[block.index])
+
         try:
             for unit, answer in under_way.answers():
-                for block, text, arrays in zip(unit.blocks, answer["texts"], answer["arrays"], strict=True):
-                    done[block.index] = unpack_record(self._kind, PackedRecord(text, arrays))
-                    if on_finished is not None:
-                        on_finished(block, done[block.index])
-                    if self._shape.in_any_order:
+                take(unit, answer)
+                if self._shape.in_any_order:
+                    for block in unit.blocks:
                         queue.give(block)
                         yield block, done.pop(block.index)
                 while (next_block := queue.next_in(done)) is not None:
                     yield next_block, done.pop(next_block.index)
         finally:
-            under_way.leave()
+            for unit, answer in under_way.leave():
+                take(unit, answer)
+
+
+class Roster:
+    """Who is there: looked up now and then, as workers come and go."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._names: dict[str, str] = {}
+        self._looked_at = float("-inf")
+
+    def names(self, work: str) -> dict[str, str]:
+        """Addresses and names, in order of addresses; waits where there is nobody."""
+        if time.monotonic() - self._looked_at < LOOK_SECONDS:
+            return self._names
+        deadline = time.monotonic() + WORKERS_SECONDS
+        while not (names := self.cluster.names()):
+            if time.monotonic() > deadline:
+                raise ClusterLostError("all workers are gone", where=work)
+            time.sleep(WAIT_SECONDS)
+        self._names, self._looked_at = dict(sorted(names.items())), time.monotonic()
+        return self._names
 
 
 class _Round:
     """One round under way: who works on which unit, and what is still to do."""
 
     def __init__(
-        self, cluster: Cluster, job: Job, number: int, given: str, queue: UnitQueue, resources: Resources
+        self, roster: Roster, job: Job, number: int, given: str, queue: UnitQueue, resources: Resources
     ) -> None:
-        self._cluster = cluster
+        self._roster = roster
+        self._cluster = roster.cluster
         self._job = job
         self._job_text = job.as_text()
         self._number = number
@@ -154,37 +185,40 @@ class _Round:
         self._queue = queue
         self._resources = resources
         self._names: dict[str, str] = {}
-        self._looked_at = float("-inf")
         self._arrived: SimpleQueue[str] = SimpleQueue()
         self._running: dict[str, tuple[Unit, str]] = {}
         self._tries: dict[int, int] = {}
+        self._failed_at: dict[int, set[str]] = {}
+        self._to_try_again: list[Unit] = []
 
     def answers(self) -> Iterator[tuple[Unit, dict[str, Any]]]:
         """Units as they are done, with what their worker says of them."""
         while True:
-            self._look_for_workers()
+            self._look_around()
             self._hand_out()
             if not self._running:
                 return
             key = self._next_done()
+            if key not in self._running:  # it is time to look, or the unit was taken back meanwhile
+                continue
             unit, address = self._running.pop(key)
             answer = self._cluster.fetch(key)
-            if "error" in answer:
-                self._try_again(unit, address, json.loads(answer["error"]))
+            if answer is None:
+                self._try_again(unit, address, self._loss(unit, address))
+            elif "error" in answer:
+                self._try_again(unit, address, self._failure(unit, answer))
             else:
-                self._report(unit, address, json.loads(answer["took"]))
+                self._report(unit, answer)
                 yield unit, answer
 
-    def _look_for_workers(self) -> None:
-        """Find out who is there, now and then, as workers come and go; waits where there is none."""
-        if time.monotonic() - self._looked_at < LOOK_SECONDS:
-            return
-        deadline = time.monotonic() + WORKERS_SECONDS
-        while not (names := self._cluster.names()):
-            if time.monotonic() > deadline:
-                raise ClusterLostError("all workers are gone", where=self._job.work)
-            time.sleep(0.2)
-        self._names, self._looked_at = dict(sorted(names.items())), time.monotonic()
+    def _look_around(self) -> None:
+        """Find out who is there, and take back what was lost with those who are not."""
+        self._names = self._roster.names(self._job.work)
+        for key, (unit, address) in list(self._running.items()):
+            if address not in self._names:
+                del self._running[key]
+                self._cluster.cancel(key)
+                self._try_again(unit, address, self._loss(unit, address))
 
     def _hand_out(self) -> None:
         """Give a unit to each worker that has none."""
@@ -192,50 +226,87 @@ class _Round:
         for owner, address in enumerate(self._names):
             if address in busy:
                 continue
-            unit = self._queue.take(owner, len(self._names))
+            unit = self._take_failed(address) or self._queue.take(owner, len(self._names))
             if unit is None:
-                return
+                continue
             tries = self._tries[unit.index] = self._tries.get(unit.index, 0) + 1
             key = f"{self._job.name}-{self._number}-{unit.index}-{tries}"
             self._running[key] = (unit, address)
             self._resources.on_event(WorkerStarted(self._names[address], self._job.work))
             self._cluster.send(key, address, (self._job_text, unit.as_text(), self._given), self._arrived.put)
 
-    def _next_done(self) -> str:
-        while True:
-            try:
-                return self._arrived.get(timeout=LOOK_SECONDS)
-            except Empty:
-                self._cluster.check()
-                self._resources.on_event(WorkersHeard(self._cluster.last_heard()))
+    def _take_failed(self, address: str) -> Unit | None:
+        """A unit that others have failed at; those who have failed take it only when everybody has."""
+        for unit in self._to_try_again:
+            failed_at = self._failed_at[unit.index]
+            if address not in failed_at or failed_at.issuperset(self._names):
+                self._to_try_again.remove(unit)
+                return unit
+        return None
 
-    def _try_again(self, unit: Unit, address: str, error: dict[str, Any]) -> None:
+    def _next_done(self) -> str | None:
+        """The next unit that is done; None when it is time to look who is there."""
+        try:
+            return self._arrived.get(timeout=LOOK_SECONDS)
+        except Empty:
+            self._cluster.check()
+            self._resources.on_event(WorkersHeard(self._cluster.last_heard()))
+            return None
+
+    def _try_again(self, unit: Unit, address: str, found: tuple[EcglError, bool]) -> None:
         """Let another worker try, where that may help; else the job ends with the worker's own error."""
-        found = unpack_error(error, work=self._job.work, blocks=unit.name, worker=self._names.get(address, address))
+        error, is_passing = found
         tries = self._tries[unit.index]
-        if tries >= MAX_TRIES or not error["is_passing"]:
-            raise found
-        self._resources.on_event(Note(f"try {tries} of {MAX_TRIES} failed: {found}", is_warning=True))
-        addresses = list(self._names)
-        owner = addresses.index(address) if address in addresses else 0
-        self._queue.put_back(unit, (owner + 1) % len(addresses))
+        if tries >= MAX_TRIES or not is_passing:
+            raise error
+        self._resources.on_event(Note(f"try {tries} of {MAX_TRIES} failed: {error}", is_warning=True))
+        self._failed_at.setdefault(unit.index, set()).add(address)
+        self._to_try_again.append(unit)
 
-    def _report(self, unit: Unit, address: str, took: dict[str, Any]) -> None:
-        worker = self._names.get(address, address)
+    def _failure(self, unit: Unit, answer: dict[str, Any]) -> tuple[EcglError, bool]:
+        packed = json.loads(answer["error"])
+        error = unpack_error(packed, work=self._job.work, blocks=unit.name, worker=answer["worker"])
+        return error, packed["is_passing"]
+
+    def _loss(self, unit: Unit, address: str) -> tuple[EcglError, bool]:
+        error = EcglError(
+            f"a worker was lost, try {self._tries[unit.index]} of {MAX_TRIES}",
+            where=f"{self._job.work}, {unit.name}, on worker {address}",
+            fix="look at the workers' logs and memory; what is finished is kept for the same command",
+        )
+        return error, True
+
+    def _report(self, unit: Unit, answer: dict[str, Any]) -> None:
         self._resources.on_event(
-            WorkerReported(worker, self._job.work, len(unit.blocks), self._tries[unit.index], **took)
+            WorkerReported(
+                answer["worker"],
+                self._job.work,
+                len(unit.blocks),
+                self._tries[unit.index],
+                **json.loads(answer["took"]),
+            )
         )
 
-    def leave(self) -> None:
-        """Wait for units that are being worked on, as nothing of ours may be written when the caller goes on."""
+    def leave(self) -> Iterator[tuple[Unit, dict[str, Any]]]:
+        """Wait for units that are being worked on, as nothing of ours may be written when the caller goes on.
+
+        What they answer is given on, so that journals have it.
+        """
         deadline = time.monotonic() + LEAVE_SECONDS
-        while self._running and time.monotonic() < deadline:
-            try:
-                key = self._arrived.get(timeout=LOOK_SECONDS)
-            except Empty:
-                self._cluster.check()
-                continue
-            self._running.pop(key)
-            self._cluster.cancel(key)
-        for key in self._running:
-            self._cluster.cancel(key)
+        try:
+            while self._running and time.monotonic() < deadline:
+                key = self._next_done()
+                if key not in self._running:
+                    there = self._cluster.names()
+                    self._running = {key: at for key, at in self._running.items() if at[1] in there}
+                    continue
+                unit, _ = self._running.pop(key)
+                answer = self._cluster.fetch(key)
+                if answer is not None and "error" not in answer:
+                    self._report(unit, answer)
+                    yield unit, answer
+        except ClusterLostError:
+            pass  # nobody works on; why we leave is said by whoever made us
+        finally:
+            for key in self._running:
+                self._cluster.cancel(key)

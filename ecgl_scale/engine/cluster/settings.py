@@ -52,8 +52,7 @@ ALONE = ClusterSettings()
 def scheduler_address(given: str) -> str:
     """The address that a user gave, or that of the scheduler which wrote the file."""
     if "://" in given:
-        parts = urlsplit(given)
-        if parts.scheme not in ("tcp", "tls") or not parts.hostname or _port(given) is None:
+        if not _is_address(given):
             raise UsageError(
                 f"{given!r} is no address of a scheduler",
                 expected="tcp://HOST:PORT, tls://HOST:PORT, or the file that a scheduler has written",
@@ -61,7 +60,9 @@ def scheduler_address(given: str) -> str:
         return given
     path = Path(given)
     try:
-        address = json.loads(path.read_text(encoding="utf-8"))["address"]
+        address = str(json.loads(path.read_text(encoding="utf-8"))["address"])
+        if not _is_address(address):
+            raise ValueError(f"{address!r} is no address")
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InvalidInputError(
             f"this is not the file of a scheduler: {error}",
@@ -69,7 +70,7 @@ def scheduler_address(given: str) -> str:
             expected="JSON with an address, as `ecgl scheduler FILE` and `dask scheduler --scheduler-file` write it",
             fix="start the scheduler first, or give its address as tcp://HOST:PORT",
         ) from error
-    return scheduler_address(str(address))
+    return address
 
 
 def write_scheduler_file(path: Path, address: str) -> None:
@@ -88,11 +89,12 @@ def wait_for_scheduler(given: str, seconds: float) -> str:
     return scheduler_address(given)
 
 
-def _port(address: str) -> int | None:
+def _is_address(text: str) -> bool:
     try:
-        return urlsplit(address).port
+        parts = urlsplit(text)
+        return parts.scheme in ("tcp", "tls") and bool(parts.hostname) and parts.port is not None
     except ValueError:
-        return None
+        return False
 
 
 def is_open_to_others(address: str) -> bool:

@@ -108,10 +108,6 @@ class UnitQueue:
         most = max(self._waiting.values(), key=len, default=None)
         return most.pop() if most else None
 
-    def put_back(self, unit: Unit, owner: int) -> None:
-        """A unit is to be tried again, by this owner if it can."""
-        self._waiting.setdefault(owner, deque()).appendleft(unit)
-
     def next_in(self, done: Container[int]) -> Block | None:
         """The block whose record is to be given on next, if it is among those that are done."""
         if not self._order or self._order[0].index not in done:

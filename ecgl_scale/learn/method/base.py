@@ -195,6 +195,8 @@ class Method:
     """Whether, trained as a graph, the graphs of all old tasks are held as well."""
     restarts: ClassVar[bool] = False
     """Whether every task begins with new weights."""
+    shares_end: ClassVar[bool] = False
+    """Whether ``end_task`` is gradients of the task's rows, which ranks then share; else the first does it alone."""
     weight_copies: ClassVar[int] = 0
     """How many numbers for every weight it keeps, or holds while a task is learned or ends."""
     is_reconstruction: ClassVar[bool] = False

@@ -52,6 +52,7 @@ class Ewc(Anchored):
     cost: ClassVar[str] = "one pass over the task's rows"
     reference: ClassVar[str] = "Overcoming catastrophic forgetting in neural networks (Kirkpatrick et al., PNAS 2017)"
     settings: ClassVar[type[Section]] = EwcConfig
+    shares_end: ClassVar[bool] = True
     measure_bytes: ClassVar[int] = 2 * BLOCK_BYTES
 
     def segments(self, context: Context) -> list[AnySegment]:

@@ -41,6 +41,7 @@ class Mas(Anchored):
     cost: ClassVar[str] = "one pass over the task's rows"
     reference: ClassVar[str] = "Memory Aware Synapses (Aljundi et al., ECCV 2018)"
     settings: ClassVar[type[Section]] = MasConfig
+    shares_end: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()

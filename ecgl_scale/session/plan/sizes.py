@@ -14,6 +14,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.learn.bank import plan_bank
 from ecgl_scale.learn.method.base import Method
 from ecgl_scale.learn.method.table import method_of
+from ecgl_scale.learn.row_sources import stays_sparse
 from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -92,6 +93,13 @@ class RunSizes:
         if self.values_a_row is None or self.config.learn.num_hops:
             return None
         return int(np.ceil(self.values_a_row * num_rows))
+
+    @property
+    def trains_sparse(self) -> bool:
+        """Whether training rows stay sparse: those that are more than half full are held dense."""
+        num_rows = max(int(task.train_ids.size) for task in self.stream)
+        num_values = self.input_values(num_rows)
+        return num_values is not None and stays_sparse(num_rows, self.widths[0], num_values)
 
     def graph_of(self, task: Task, *, seen: bool) -> GraphSizes:
         """The graph of a task, or of all up to it."""

@@ -25,9 +25,10 @@ def plan_epoch(sizes: RunSizes, num_rows: int) -> StagePlan:
         sizes.widths,
         block_rows=learn.block_rows,
         rows_held=False,
-        is_sparse=sizes.input_values(1) is not None,
+        is_sparse=sizes.trains_sparse,
         dropout=learn.dropout,
         num_rows=num_rows,
+        num_ranks=sizes.config.engine.ranks,
     )
 
 

@@ -73,6 +73,7 @@ def run_sweep(sweep: Sweep, out: Path, *, config: Path, resources: Resources, jo
         for combination in sweep.combinations
     ]
     refuse_inside_store(out)
+    _refuse_ranks(sweep)
     _refuse_other_directory(out)
     for run in runs:
         if _is_finished(run, _config_of(run, out)):
@@ -103,6 +104,15 @@ class _Record:
         record = make_record(self.sweep, self.runs, config=self.config, jobs=self.jobs)
         write_record(self.out, record)
         return record
+
+
+def _refuse_ranks(sweep: Sweep) -> None:
+    """Refuse runs of several ranks: a sweep gives each run its share of this machine, and knows of one process each."""
+    if any(combination.config.engine.ranks > 1 for combination in sweep.combinations):
+        raise UsageError(
+            "engine.ranks is more than 1, but runs of a sweep share this machine already",
+            fix="set engine.ranks=1: --jobs says how many runs go on at once",
+        )
 
 
 def _refuse_other_directory(out: Path) -> None:
