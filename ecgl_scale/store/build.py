@@ -71,7 +71,6 @@ DISK_MARGIN_BYTES = 64 * MIB
 SEGMENT_TABLE_BYTES = 12
 SHARD_BYTES = 2 * PIECE_BYTES + CHUNK_BYTES + 2 * WRITE_BUFFER_BYTES
 """A piece of features as it is read and as it was before that, a chunk, and what is being written."""
-SEGMENTS_DIRECTORY = "segments"
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,7 @@ def _write_edges(
     if journal is not None:
         found = journal.edges()
         if found is not None:
-            shutil.rmtree(store / SEGMENTS_DIRECTORY, ignore_errors=True)
+            _remove_segments(store)
             return found
         pieces = journal.records("partition", PieceRecord)
         blocks = journal.records("blocks", BlockRecord, lambda record: has_files(store, record.files))
@@ -238,15 +237,21 @@ def _write_edges(
     files = {name: WrittenFile(*file) for _, record in written for name, file in record.files.items()}
     if journal is not None:
         journal.save_edges(section, files)
-        shutil.rmtree(store / SEGMENTS_DIRECTORY)
+        _remove_segments(store)
     return section, files
+
+
+def _remove_segments(store: Path) -> None:
+    for directory in store.glob("segments-*"):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
 def _keys(store: Path, num_buckets: int, shares: MemoryShares, *, is_shared: bool) -> Iterator[KeyBuckets]:
     """Where keys are between the two halves: in memory and a scratch file, or in files that all workers see."""
     if is_shared:
-        yield KeySegments.make(store / SEGMENTS_DIRECTORY, num_buckets)
+        # Pieces of another size have another place: a worker that nobody has told may still be writing one.
+        yield KeySegments.make(store / f"segments-{shares.block_edges}", num_buckets)
         return
     spill = KeySpill(store / "keys.scratch", num_buckets, allowance_bytes=shares.kept_bytes)
     try:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from ecgl_scale.engine import journal
 from ecgl_scale.engine.scripted import ScriptedExecutor
 from ecgl_scale.errors import InvalidInputError, StopRequestedError
 from ecgl_scale.store import build
 from ecgl_scale.store.build import build_store
+from ecgl_scale.store.build_journal import BuildJournal
 from ecgl_scale.store.edges.plan import BuildOptions
+from ecgl_scale.store.edges.write import BlockWork
 from ecgl_scale.store.features import dense_write
 from ecgl_scale.store.sources.edges import open_edge_files
+from ecgl_scale.store.sources.kron import kron_source
 from ecgl_scale.store.verify import verify_store
 from tests.resources import at
 from tests.store.graphs import bytes_of, random_edges
@@ -83,6 +89,44 @@ def test_what_was_finished_is_not_done_again(tmp_path, source, monkeypatch, work
     verify_store(tmp_path / "store", at())
 
 
+def few_edges():
+    """Three pieces, four blocks."""
+    return kron_source(scale=18, edge_factor=1, num_features=4)
+
+
+def build_and_be_killed(folder, shares, block):
+    """In a child: every record is noted at once, and the process is gone in the middle of a block."""
+    journal.EVERY_SECONDS = journal.MOST_OF_THE_TIME = 0.0
+    build.MemoryShares.of = lambda *_, **__: shares
+    run = BlockWork.run
+
+    def run_until(self, found, given, scratch):
+        if found.index == block:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return run(self, found, given, scratch)
+
+    BlockWork.run = run_until
+    build_store(few_edges(), folder / "store", at(executor=ScriptedExecutor(folder / "first")), options=SYMMETRIC)
+
+
+def test_killed_in_a_block_it_goes_on_with_that_block(tmp_path, monkeypatch):
+    shares = replace(SMALL, block_edges=100_000)
+    arguments = (tmp_path, shares, 2)
+    child = multiprocessing.get_context("forkserver").Process(target=build_and_be_killed, args=arguments)
+    child.start()
+    child.join(120)
+    assert child.exitcode == -signal.SIGKILL
+    monkeypatch.setattr(build.MemoryShares, "of", lambda *_, **__: shares)
+    executor = ScriptedExecutor(tmp_path / "second")
+    build_store(few_edges(), tmp_path / "store", at(executor=executor), options=SYMMETRIC)
+    build_store(few_edges(), tmp_path / "wanted", at(), options=SYMMETRIC)
+    assert bytes_of(tmp_path / "store") == bytes_of(tmp_path / "wanted")
+    begun, again = ({path.name for path in (tmp_path / run / "ingest.block").glob("*")} for run in ("first", "second"))
+    assert begun & again == {"2"}
+    assert len(begun | again) == 4
+    assert not list((tmp_path / "second" / "ingest.partition").glob("*"))
+
+
 @pytest.mark.parametrize("damage", ["keys", "table", "gone", "block"])
 def test_damaged_files_are_made_again(tmp_path, source, damage):
     build_store(source(), tmp_path / "wanted", at(), options=SYMMETRIC)
@@ -90,7 +134,7 @@ def test_damaged_files_are_made_again(tmp_path, source, damage):
     with pytest.raises(StopRequestedError):
         build_store(source(), tmp_path / "store", at(executor=first), options=SYMMETRIC)
     (staging,) = tmp_path.glob(".store.building-*")
-    segment, block = staging / "segments" / "1.keys", staging / "edges" / "00000.arrow"
+    segment, block = staging / "segments-1000" / "1.keys", staging / "edges" / "00000.arrow"
     content = bytearray(segment.read_bytes())
     content[100 if damage == "keys" else -10] ^= 1
     if damage in ("keys", "table"):
@@ -126,6 +170,13 @@ def test_another_build_begins_anew_and_removes_what_was_left(tmp_path, source, c
     assert not left.exists()
     build_store(source(), tmp_path / "wanted", at(), options=options)
     assert bytes_of(tmp_path / "store") == bytes_of(tmp_path / "wanted")
+
+
+def test_pieces_stay_as_large_as_they_were_unless_they_would_not_fit(tmp_path):
+    journal = BuildJournal(tmp_path, "job")
+    assert [journal.block_edges(wanted) for wanted in (1_000, 1_100, 900)] == [1_000] * 3
+    assert journal.block_edges(800) == 800
+    assert BuildJournal(tmp_path, "another").block_edges(900) == 900
 
 
 def test_input_that_cannot_be_leaves_nothing(tmp_path, source):
