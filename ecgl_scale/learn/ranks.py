@@ -11,12 +11,13 @@ which a sum by all-reduce would. A step is then done by each rank for itself. Af
 all-reduce of a few numbers) on the crc32c of the weights and of how the blocks were cut, and on whether somebody was
 asked to stop. Where lanes take seconds they look for a stop between two lanes too, all after the same number of lanes.
 
-Bytes a rank sends an epoch: ``4 P (16 / R + 1)`` of P weights. Memory: see ``exchange_bytes``.
+Bytes a rank sends an epoch: at most ``4 P (16 / R + 1)`` of P weights. Memory: see ``exchange_bytes``.
 Neither gloo nor nccl encrypts, or asks who is there: ranks belong on a network that is trusted.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -79,9 +80,12 @@ class Ranks:
         """Whether anything can be sent."""
         return self._group is not None
 
-    def connect(self, store: dist.Store, device: torch.device, *, silent_seconds: float) -> None:
-        """Connect to all other ranks, who do the same: by nccl where weights are on a GPU, else by gloo."""
-        timeout = timedelta(seconds=silent_seconds)
+    def connect(self, store: dist.Store, device: torch.device, *, address: str, silent_seconds: float) -> None:
+        """Connect to all other ranks, who do the same: by nccl where weights are on a GPU, else by gloo.
+
+        gloo listens at ``address`` of this machine, unless GLOO_SOCKET_IFNAME names an interface.
+        """
+        timeout, interface = timedelta(seconds=silent_seconds), os.environ.get("GLOO_SOCKET_IFNAME", "")
         with _lost_rank():
             if device.type == "cuda":  # nccl sends from GPUs only
                 options = dist.ProcessGroupNCCL.Options()
@@ -89,7 +93,10 @@ class Ranks:
                 torch.cuda.set_device(device)
                 self._group, self._device = dist.ProcessGroupNCCL(store, self.rank, self.size, options), device
             else:
-                self._group = dist.ProcessGroupGloo(store, self.rank, self.size, timeout)
+                where = {"interface": interface} if interface else {"hostname": address}
+                options = dist.ProcessGroupGloo._Options()
+                options._devices, options._timeout = [dist.ProcessGroupGloo.create_device(**where)], timeout
+                self._group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
 
     def disconnect(self) -> None:
         """Close all connections, so that nobody waits for us in an exchange."""

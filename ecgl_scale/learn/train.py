@@ -2,7 +2,7 @@
 
 Gradients of blocks are added up in fixed lanes (``lanes``); after the last block there is one step of Adam. So an epoch
 needs memory for a few blocks and the weights, however many rows there are, and its gradient is the full batch's up to
-rounding. Blocks are fixed by ``block_rows``: the bits depend neither on threads nor on reading ahead.
+rounding. Blocks are fixed by ``block_rows``: the bits depend neither on threads that read, nor on how far ahead.
 ``batching="minibatch"`` takes a step a batch instead, in an order drawn from (seed, task, epoch).
 """
 

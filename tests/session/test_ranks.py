@@ -227,7 +227,7 @@ def test_one_process_a_rank_may_be_started_by_others(config: Path, tmp_path: Pat
     port = _free_port()
     command = [sys.executable, "-m", "ecgl_scale.cli.main", "--quiet", "run", str(config), "--set", "method=gem"]
     arguments = ["--out", str(tmp_path / "run"), "--ranks", "2"]
-    place = {"SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    place = {"SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
         subprocess.Popen([*command, *arguments], env={**os.environ, **place, "SLURM_PROCID": str(rank)})
         for rank in range(2)
@@ -257,6 +257,13 @@ def test_a_rank_that_would_compute_something_else_is_refused(store: Path, boards
     boards[1].put("ready/1", {"config": "another", "processor": "x"})
     with pytest.raises(UsageError, match=r"rank 1 on there would compute something else: config another instead of"):
         team.wait_until_ready(setup, notes.append)
+
+
+def test_an_address_that_other_machines_cannot_reach_is_refused(boards: tuple[Board, Board]) -> None:
+    """As where a machine's own name stands for 127.0.1.1."""
+    boards[1].put("hello/1", {"host": "elsewhere", "cores": [0], "device": "cpu"})
+    with pytest.raises(UsageError, match=r"at 127.0.0.1, where ranks on other machines do not"):
+        RankTeam(boards[0], 0, 2).meet("cpu")
 
 
 def test_a_rank_whose_own_plan_does_not_fit_is_told_with_its_machine(store: Path, boards: tuple[Board, Board]) -> None:

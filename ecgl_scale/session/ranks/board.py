@@ -29,9 +29,11 @@ FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.002, 0.1
 class Board:
     """Words by name. Every rank has one."""
 
-    def __init__(self, store: dist.Store, port: int) -> None:
+    def __init__(self, store: dist.Store, port: int, address: str) -> None:
         self.store = store
         self.port = port
+        self.address = address
+        """The address of this machine from which the board is reached, and where others reach us."""
 
     @classmethod
     def listen(cls) -> Board:
@@ -41,7 +43,7 @@ class Board:
         store = dist.TCPStore(
             LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
         )
-        return cls(dist.PrefixStore(_prefix("0"), store), port)
+        return cls(dist.PrefixStore(_prefix("0"), store), port, LOOPBACK)
 
     @classmethod
     def join(cls, launch: Launch) -> Board:
@@ -54,7 +56,7 @@ class Board:
                 wait_for_workers=False,
                 timeout=timedelta(seconds=ARRIVE_SECONDS),
             )
-        return cls(dist.PrefixStore(_prefix(launch.attempt), store), launch.port)
+        return cls(dist.PrefixStore(_prefix(launch.attempt), store), launch.port, _own_address(launch))
 
     def put(self, name: str, word: Word) -> None:
         """Leave a word."""
@@ -83,6 +85,14 @@ class Board:
                 meanwhile()
             time.sleep(pause)
             pause = min(2 * pause, LOOK_SECONDS)
+
+
+def _own_address(launch: Launch) -> str:
+    """The address of this machine on the way to the first rank; nothing is sent."""
+    family, kind, number, _, target = socket.getaddrinfo(launch.host, launch.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, number) as way:
+        way.connect(target)
+        return str(way.getsockname()[0])
 
 
 def _prefix(attempt: str) -> str:

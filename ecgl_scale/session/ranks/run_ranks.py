@@ -54,7 +54,6 @@ def run_ranks(
     refuse_unshared(config)
     launch = find_launch(config.engine.ranks, os.environ)
     if launch is None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
         board = Board.listen()
         team = RankTeam(board, 0, config.engine.ranks, Children.start(command, config.engine.ranks, board.port))
     else:

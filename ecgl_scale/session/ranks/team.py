@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from ipaddress import ip_address
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,7 @@ from ecgl_scale.session.ranks.children import Children
 from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.session.state import RunState
 
+INTERFACE = "GLOO_SOCKET_IFNAME"
 SILENT_SECONDS = 600.0
 """A rank that does not come to an exchange for so long is lost; one whose process ends is missed at once."""
 BYE_SECONDS = 10.0
@@ -107,6 +109,11 @@ class RankTeam(Team):
         self.num_here, self._place_here = len(here), here.index(self.rank)
         self._sharers = sum(found[rank]["cores"] == cores for rank in here)
         self._device_type = own["device"]
+        if len(here) < self.size and ip_address(self.board.address).is_loopback and not os.environ.get(INTERFACE):
+            raise UsageError(
+                f"rank {self.rank} reaches the first at {self.board.address}, where ranks on other machines do not",
+                fix=f"export MASTER_ADDR as an address that all machines reach, or {INTERFACE} as their interface",
+            )
         other = [rank for rank, word in enumerate(found) if word["device"] != own["device"]]
         if other:
             raise UsageError(
@@ -188,7 +195,7 @@ class RankTeam(Team):
             return
         store, device = dist.PrefixStore("group", self.board.store), torch.device(self.device(self._device_type))
         try:
-            self._ranks.connect(store, device, silent_seconds=SILENT_SECONDS)
+            self._ranks.connect(store, device, address=self.board.address, silent_seconds=SILENT_SECONDS)
         except RankLostError as error:
             raise self.explain(error) from error
 
