@@ -6,7 +6,7 @@ sent from any thread, so a subscriber must be thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -87,6 +87,33 @@ class TaskFinished:
 
 
 @dataclass(frozen=True)
+class WorkerJoined:
+    """A worker of a cluster is there when a job begins."""
+
+    worker: str
+    host: str
+    pid: int
+    threads: int
+    memory_bytes: int
+    """What it may use."""
+
+
+@dataclass(frozen=True)
+class WorkerStarted:
+    """A worker of a cluster has been given some blocks."""
+
+    worker: str
+    work: str
+
+
+@dataclass(frozen=True)
+class WorkersHeard:
+    """While blocks are waited for: when each worker of a cluster last gave a sign of life, in seconds since 1970."""
+
+    heard: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class WorkerReported:
     """A worker of a cluster has done some blocks."""
 
@@ -120,6 +147,9 @@ Event = (
     | EpochFinished
     | TaskStarted
     | TaskFinished
+    | WorkerJoined
+    | WorkerStarted
+    | WorkersHeard
     | WorkerReported
     | RunStopped
 )

@@ -43,6 +43,8 @@ class MemoryBudget:
 
     total_bytes: int
     origin: str
+    option: str = "--memory"
+    """What a user gives to have more."""
 
     @classmethod
     def of(cls, memory: str | int | None) -> MemoryBudget:
@@ -58,7 +60,7 @@ class MemoryBudget:
             raise DoesNotFitError(
                 f"{stage} needs {format_bytes(needed_bytes)}, the budget is {format_bytes(self.total_bytes)}",
                 where=f"budget from {self.origin}; need = {formula}",
-                fix=f"give at least --memory {-(-needed_bytes // MIB)}MiB",
+                fix=f"give at least {self.option} {-(-needed_bytes // MIB)}MiB",
             )
 
 

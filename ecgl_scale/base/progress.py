@@ -17,6 +17,7 @@ from ecgl_scale.base.events import (
     StepStarted,
     TaskFinished,
     TaskStarted,
+    WorkerReported,
 )
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.units import format_bytes, format_count, format_seconds
@@ -36,6 +37,8 @@ class Progress:
     total: int | None
     rate: float | None
     """Units a second, where enough has been done to tell."""
+    num_workers: int = 0
+    """Workers of a cluster that have done some of it; 0 where this process does it alone."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -63,6 +66,11 @@ class Progress:
         if self.rate < SLOW_RATE:
             return f"{format_seconds(1 / self.rate)} each"
         return f"{self.rate:,.0f}/s" if self.rate >= 100 else f"{self.rate:.3g}/s"
+
+    @property
+    def by_whom(self) -> str:
+        """Who does it, as text: ``2 workers``; empty where this process does it alone."""
+        return f"{self.num_workers} worker{'s' * (self.num_workers > 1)}" if self.num_workers else ""
 
     @property
     def time_left(self) -> str:
@@ -93,6 +101,7 @@ class ProgressTracker:
         self._now = now
         self._stages: dict[str, _RunningStage] = {}
         self._current = ""
+        self._workers: set[str] = set()
 
     def follow(self, event: Event) -> Progress | None:
         """Take in an event; returns how far its stage is, where the event tells that."""
@@ -103,6 +112,9 @@ class ProgressTracker:
         elif isinstance(event, StageStarted):
             self._stages[event.stage] = _RunningStage(event, self._now())
             self._current = event.stage
+            self._workers.clear()
+        elif isinstance(event, WorkerReported):
+            self._workers.add(event.worker)
         elif isinstance(event, BlockFinished):
             return self._progress_at(event.stage, event.done)
         elif isinstance(event, EpochFinished):
@@ -125,7 +137,7 @@ class ProgressTracker:
         rate = (done - running.done_before) / seconds if seconds > 0 and done > running.done_before else None
         if running.is_silent:  # a resumed stage begins with what was done before: count from its first sign of life
             running.is_silent, running.since, running.done_before = False, self._now(), done
-        return Progress(stage, running.started.unit, done, running.started.total, rate)
+        return Progress(stage, running.started.unit, done, running.started.total, rate, len(self._workers))
 
 
 def format_memory(num_bytes: int, planned_bytes: int) -> str:
@@ -165,7 +177,7 @@ class PlainLines:
     def _line(self, progress: Progress) -> str:
         share = f" ({progress.done / progress.total:.0%})" if progress.total else ""
         parts = [f"{self._place}{self._tracker.name_of(progress.stage)}: {progress.amount}{share}"]
-        parts += [text for text in (progress.speed, progress.time_left) if text]
+        parts += [text for text in (progress.speed, progress.by_whom, progress.time_left) if text]
         memory = format_memory(own_memory_bytes(), self._tracker.planned_bytes)
         return ", ".join([*parts, f"memory {memory}"])
 

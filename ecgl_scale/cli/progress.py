@@ -87,7 +87,7 @@ class _Bars:
             self._bars[progress.stage],
             completed=progress.done,
             amount=progress.amount if RUN in self._bars else f"{progress.amount}, {format_bytes(own_memory_bytes())}",
-            speed=progress.speed,
+            speed=", ".join(text for text in (progress.speed, progress.by_whom) if text),
             left=progress.time_left,
         )
         if RUN in self._bars:

@@ -47,20 +47,26 @@ def plan(
 def _show_plan(output: Output, config: RunConfig, as_json: bool) -> None:
     from ecgl_scale.session.plan.remedy import require_fit
     from ecgl_scale.session.plan.run_plan import plan_run
+    from ecgl_scale.session.plan.worker_plan import plan_worker
     from ecgl_scale.session.setup import RunSetup, resources_of
     from ecgl_scale.session.time.estimate import with_times
 
-    setup = RunSetup.open(config, resources_of(config, log_warnings, num_here=config.engine.ranks))  # all of them here
+    own = resources_of(config, log_warnings, num_here=config.engine.ranks)  # all of them here
+    setup, of_worker = plan_worker(RunSetup.open(config, own))
     found, refused = plan_run(setup), None
     try:
+        if of_worker is not None:
+            of_worker.require()
         require_fit(found, setup)
     except DoesNotFitError as error:  # asked before anything is measured: what that leaves in memory is no run's
         refused = error
     found = with_times(found, setup)
     if as_json:
-        print_json({**found.as_json(), "dropped_classes": [asdict(gone) for gone in setup.stream.dropped]})
+        worker = None if of_worker is None else of_worker.as_json()
+        dropped = [asdict(gone) for gone in setup.stream.dropped]
+        print_json({**found.as_json(), "worker": worker, "dropped_classes": dropped})
     elif not output.quiet:
-        print(found)
+        print(found if of_worker is None else f"this process\n{found}\n\none worker\n{of_worker}")
     if refused is not None:
         raise refused
 

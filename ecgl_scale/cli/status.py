@@ -14,12 +14,15 @@ import typer
 from ecgl_scale.base.objects.url import require_directory
 from ecgl_scale.cli.options import Json
 from ecgl_scale.cli.output import print_json, print_table
-from ecgl_scale.units import format_bytes, format_seconds
+from ecgl_scale.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from ecgl_scale.watch.status import Status
+    from ecgl_scale.watch.worker_status import WorkerStatus
 
 READ_EVERY_SECONDS = 1.0
+MOST_WORKERS = 16
+"""Lines of workers that are shown."""
 
 
 class _HasCondition(Protocol):
@@ -107,9 +110,32 @@ def describe(found: Status) -> dict[str, str]:
         lines["memory"] = (
             f"{now}peak {format_bytes(found.peak_bytes)} of {format_bytes(found.planned_bytes)} planned{share}"
         )
+    lines |= describe_workers(found)
     if found.resume:
         lines["go on with"] = found.resume
     return lines
+
+
+def describe_workers(found: Status) -> dict[str, str]:
+    """A line for each worker; of many, those that are silent come first and the last are only counted."""
+    workers = sorted(found.workers, key=lambda worker: not worker.is_silent)
+    lines = {f"worker {worker.name}": worker_line(worker, found.condition) for worker in workers[:MOST_WORKERS]}
+    if len(workers) > MOST_WORKERS:
+        lines["and"] = f"{len(workers) - MOST_WORKERS} workers more; --json has them all"
+    return lines
+
+
+def worker_line(worker: WorkerStatus, condition: str) -> str:
+    """What one worker does, as text: ``rank.sweep, 120 blocks done, peak 210 MiB of 6 GiB, heard 2.0 s ago``."""
+    again = f" ({format_count(worker.num_blocks_again)} tried again)" if worker.num_blocks_again else ""
+    limit = f" of {format_bytes(worker.memory_bytes)}" if worker.memory_bytes else ""
+    parts = [worker.work or "no work yet", f"{format_count(worker.num_blocks)} blocks done{again}"]
+    parts += [f"peak {format_bytes(worker.peak_bytes)}{limit}"] if worker.peak_bytes else []
+    if condition == "running":
+        ago = format_seconds(worker.heard_seconds)
+        parts += [f"silent for {ago}" if worker.is_silent else f"heard {ago} ago"]
+        parts[0] = parts[0] if worker.is_busy or not worker.work else f"waits after {worker.work}"
+    return ", ".join(parts)
 
 
 def accuracy(found: Status) -> str:

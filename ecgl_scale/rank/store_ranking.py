@@ -26,13 +26,14 @@ from ecgl_scale.base.output_file import check_output_file
 from ecgl_scale.base.parquet import ROWS_AT_ONCE
 from ecgl_scale.base.signals import uninterrupted
 from ecgl_scale.engine.clock import StageClock
+from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError
 from ecgl_scale.rank.candidates import candidate_mask
 from ecgl_scale.rank.feature_files import Features, check_finite, map_features
 from ecgl_scale.rank.pagerank import RankResult
-from ecgl_scale.rank.ranking import SCORE_BYTES, Left, Ranking, RankingSizes, plan_stages
+from ecgl_scale.rank.ranking import SCORE_BYTES, Left, Ranking, RankingSizes, plan_rank_workers, plan_stages
 from ecgl_scale.rank.request import RankRequest, check_request
 from ecgl_scale.rank.scores import check_scores, write_scores
 from ecgl_scale.rank.sizes import FeatureSizes
@@ -80,6 +81,8 @@ def rank_store(
     features = graph.features if request.features is None else map_features(request.features, graph.num_nodes)
     plan = plan_rank(graph, request, resources, features=features)
     _log.info(plan.summary())
+    sizes = rank_sizes(graph, request, features)
+    require_workers(resources, lambda room, threads: plan_rank_workers(sizes, room_bytes=room, threads=threads))
     require_rank(plan)
     scores: dict[str, NDArray[np.float64]] = {}
     importance = diversity = None
@@ -230,7 +233,7 @@ def require_rank(plan: MemoryPlan) -> None:
         f"ranking needs {format_bytes(plan.peak_bytes)} ({largest.stage}), "
         f"the budget is {format_bytes(plan.budget.total_bytes)}",
         where=f"budget from {plan.budget.origin}; need = {format_bytes(plan.held_bytes)} held + {largest.formula}",
-        fix=f"give at least --memory {-(-(plan.peak_bytes + DRIFT_BYTES) // MIB)}MiB",
+        fix=f"give at least {plan.budget.option} {-(-(plan.peak_bytes + DRIFT_BYTES) // MIB)}MiB",
     )
 
 

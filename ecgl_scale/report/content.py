@@ -21,6 +21,7 @@ from ecgl_scale.report.picture import Picture
 from ecgl_scale.report.resources import stage_table, stages_picture, timeline_picture
 from ecgl_scale.report.runs import FinishedRun, Group, group_runs, own_settings
 from ecgl_scale.report.tables import NONE, Table, number_cell, seconds_cell, text_cell, with_minus
+from ecgl_scale.report.workers import read_units, run_with_workers, workers_picture, workers_table
 from ecgl_scale.units import format_bytes, format_count, format_seconds
 
 MAX_DETAILED = 8
@@ -47,6 +48,8 @@ class Detail:
     """Pictures of what was learned; the matrix, which is about square, comes first."""
     resources: tuple[Picture, ...]
     stages: Table
+    workers: Table | None
+    """What each worker took, where there were any."""
     tasks: Table
     runs: Table
     settings: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -81,7 +84,8 @@ class Content:
         """All tables of the report."""
         yield from (self.summary, *([] if self.omitted is None else [self.omitted]), *self.comparison)
         for detail in self.details:
-            yield from (detail.stages, detail.tasks, detail.runs)
+            workers = [] if detail.workers is None else [detail.workers]
+            yield from (detail.stages, *workers, detail.tasks, detail.runs)
 
 
 def gather(runs: Sequence[FinishedRun], omitted: Sequence[Omitted] = ()) -> Content:
@@ -128,7 +132,10 @@ def _detail(group: Group, anchor: str) -> Detail:
     last = group.runs[-1].results
     own = [learning_picture([group], f"{anchor}-learning", "Average accuracy over the stream")]
     curves = [matrix_picture(group, anchor), task_curves_picture(group, anchor), *own, loss_picture(group, anchor)]
+    by_workers = run_with_workers(group)
+    units = [] if by_workers is None else read_units(by_workers.path)
     pictures = [timeline_picture(group, anchor), stages_picture(group, anchor)]
+    pictures += [] if by_workers is None else [workers_picture(by_workers, units, anchor)]
     return Detail(
         anchor=anchor,
         title=group.title,
@@ -136,6 +143,7 @@ def _detail(group: Group, anchor: str) -> Detail:
         learning=tuple(picture for picture in curves if picture is not None),
         resources=tuple(picture for picture in pictures if picture is not None),
         stages=stage_table(group, anchor),
+        workers=None if by_workers is None else workers_table(by_workers, units, anchor),
         tasks=_task_table(group, anchor),
         runs=_run_table(group, anchor),
         settings=_settings(group),

@@ -1,7 +1,7 @@
 """The directory of a run: whose it is, who may write to it, and what others read in it.
 
 config.yaml  plan.json  state.json  split.parquet  weights/  bank.arrow  results.json  metrics.parquet
-events.jsonl  memory.jsonl  run.log
+events.jsonl  memory.jsonl  run.log; workers.json where workers of a cluster took part
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ecgl_scale.base.durable import storage_errors, write_atomically
-from ecgl_scale.base.events import Event, EventSink
+from ecgl_scale.base.events import Event, EventSink, WorkersHeard, WorkerStarted
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.output_file import refuse_inside_store
 from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, load_config
@@ -137,7 +137,10 @@ def _differences(known: dict[str, Any], given: dict[str, Any], prefix: str = "")
 
 
 class EventLog:
-    """Appends every event to ``events.jsonl``, one JSON object a line, and passes it on."""
+    """Appends events to ``events.jsonl``, one JSON object a line, and passes them on.
+
+    What only says that a worker is still there is left out: ``workers.json`` has the last of it.
+    """
 
     def __init__(self, path: Path, then: EventSink) -> None:
         self._file = path.open("a", encoding="utf-8", buffering=1)
@@ -146,9 +149,10 @@ class EventLog:
 
     def __call__(self, event: Event) -> None:
         """Write an event and pass it on."""
-        line = json.dumps({"time": round(time.time(), 3), "event": type(event).__name__, **asdict(event)})
-        with self._lock:
-            self._file.write(line + "\n")
+        if not isinstance(event, WorkerStarted | WorkersHeard):
+            line = json.dumps({"time": round(time.time(), 3), "event": type(event).__name__, **asdict(event)})
+            with self._lock:
+                self._file.write(line + "\n")
         self._then(event)
 
     def close(self) -> None:

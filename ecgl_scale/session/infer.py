@@ -20,11 +20,12 @@ from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.base.output_file import check_output_file
 from ecgl_scale.engine.cluster.entrance import with_workers
 from ecgl_scale.engine.cluster.settings import ALONE, ClusterSettings
+from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.infer.hops import k_hop_features, plan_k_hops
-from ecgl_scale.infer.layerwise import infer_logits, plan_inference
+from ecgl_scale.infer.layerwise import infer_logits, plan_inference, plan_inference_worker
 from ecgl_scale.session.remote_run import model_directory
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.setup import infer_settings
@@ -93,6 +94,9 @@ def _predict(model: SavedModel, graph: GraphStore, target: Path, resources: Reso
     config = model.config
     plan = _plan(model, graph, resources)
     _log.info(plan.summary())
+    require_workers(
+        resources, lambda room, threads: [_plan_worker(model, graph, room_bytes=room, threads=threads)], with_torch=True
+    )
     work = target.absolute().with_name(f".{target.name}.work")
     resources = resources.with_work(work / "engine")
     with storage_errors(target):
@@ -156,6 +160,19 @@ def _plan(model: SavedModel, graph: GraphStore, resources: Resources) -> MemoryP
     written = StagePlan("write", logits + rows, f"outputs of {graph.num_nodes:,} nodes", setting="memory")
     stages = (replace(stage, stage="infer", host_bytes=stage.host_bytes + KERNEL_BYTES), written)
     return MemoryPlan(stages, held, resources.budget)
+
+
+def _plan_worker(model: SavedModel, graph: GraphStore, *, room_bytes: int, threads: int) -> StagePlan:
+    """What one worker needs where the work is spread."""
+    learn, norm = model.config.learn, model.config.infer.norm
+    if learn.num_hops:
+        found = plan_k_hops(graph, learn.num_hops, norm=norm, room_bytes=room_bytes, threads=threads)
+    else:
+        settings = infer_settings(model.config)
+        found = plan_inference_worker(
+            graph, model.weights.widths, settings=settings, room_bytes=room_bytes, threads=threads
+        )
+    return replace(found, stage="infer")
 
 
 def _infer_propagated(

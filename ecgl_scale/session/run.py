@@ -8,7 +8,7 @@ that is killed goes on where it was, and ends with the same results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from ecgl_scale.base.events import (
     StageStarted,
     TaskFinished,
     TaskStarted,
+    WorkerJoined,
     ignore_events,
 )
 from ecgl_scale.base.memory import PeakSampler
@@ -29,6 +30,7 @@ from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.clock import StageClock
 from ecgl_scale.engine.cluster.entrance import with_workers
+from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.session.checkpoint import Checkpoints
@@ -36,7 +38,7 @@ from ecgl_scale.session.directory import EventLog, RunDirectory, read_results
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.methods import about_method
 from ecgl_scale.session.plan.remedy import require_fit
-from ecgl_scale.session.plan.run_plan import plan_run
+from ecgl_scale.session.plan.run_plan import plan_run, plan_run_workers
 from ecgl_scale.session.profile import draw_profile, require_memray, tracked
 from ecgl_scale.session.ranks.team import Team
 from ecgl_scale.session.results import make_results, summary, write_metrics
@@ -44,6 +46,7 @@ from ecgl_scale.session.run_log import LOG_NAME, RunLog
 from ecgl_scale.session.setup import RunSetup, cluster_of, resources_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.time.estimate import is_long, with_times
+from ecgl_scale.session.worker_table import WORKERS_NAME, WorkerTable
 from ecgl_scale.store.remote import manifest_files
 from ecgl_scale.tasks.stream import Task
 
@@ -92,6 +95,11 @@ def _run_into(
 ) -> dict[str, Any]:
     """Plan, take the directory, and do what is still to do there; ``early`` are events from before there was a log."""
     config, plan = setup.config, plan_run(setup)
+    require_workers(
+        setup.resources,
+        lambda room, threads: plan_run_workers(setup, room_bytes=room, threads=threads),
+        with_torch=True,
+    )
     require_fit(plan, setup)
     if is_long(plan, setup):
         plan = with_times(plan, setup)
@@ -108,7 +116,8 @@ def _run_into(
                 for event in early:
                     log.write_event(event)
                 with tracked(directory.path) if memray else nullcontext():
-                    results = _run_from(state, setup.with_events(log), plan, directory, team)
+                    joined = [event for event in early if isinstance(event, WorkerJoined)]
+                    results = _run_from(state, setup.with_events(log), plan, directory, team, joined)
                 if memray:
                     draw_profile(directory.path, log)
                 log.say(f"finished: {summary(results)}")
@@ -139,14 +148,22 @@ def _refuse_other_store(state: RunState, begun: RunState, path: Path) -> None:
 
 
 def _run_from(
-    state: RunState, setup: RunSetup, plan: MemoryPlan, directory: RunDirectory, team: Team
+    state: RunState,
+    setup: RunSetup,
+    plan: MemoryPlan,
+    directory: RunDirectory,
+    team: Team,
+    joined: Sequence[WorkerJoined],
 ) -> dict[str, Any]:
     """All that is still to do, up to the results."""
     sampler = PeakSampler()
-    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, sampler, setup.resources.on_event)
+    workers = WorkerTable(directory.path / WORKERS_NAME, setup.resources.on_event)
+    timeline = MemoryTimeline(directory.path / TIMELINE_NAME, sampler, workers)
     log = EventLog(directory.path / "events.jsonl", timeline)
     reason = "finished"
     try:
+        for event in joined:
+            log(event)
         directory.write_plan(plan, about_method(setup.config.method))
         setup.stream.save(directory.path / "split.parquet")
         state = replace(state, stopped="")
@@ -156,6 +173,7 @@ def _run_from(
             learner = Learner(setup.with_events(log), directory.path, team)
             state = _learn_tasks(learner, state, clock, plan.planned_bytes, log)
         results = make_results(setup.config, setup.stream, replace(state, stages=clock.records), plan)
+        results |= workers.results()
         write_metrics(directory.path / "metrics.parquet", state)
         learner.save_model()
         directory.write_results(results)
@@ -172,6 +190,7 @@ def _run_from(
     finally:
         log(RunStopped(reason))
         log.close()
+        workers.close()
 
 
 def _learn_tasks(

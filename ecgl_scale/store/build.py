@@ -30,6 +30,7 @@ from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.staging import Staging
 from ecgl_scale.engine.clock import StageClock
+from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.journal import RecordJournal
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
@@ -143,6 +144,14 @@ def build_store(
     plan = EdgePlan.of(source.num_nodes)
     keys_hint = source.num_edges_hint * (2 if options.symmetrise else 1)
     is_shared = not resources.executor.shares_memory
+    require_workers(
+        resources,
+        lambda room, threads: [
+            plan_build_worker(
+                source.num_nodes, keys_hint, room_bytes=room, driver_threads=resources.threads, threads=threads
+            )
+        ],
+    )
     job = job_of(source, options, [features_as, feature_dtype]) if is_shared else None
     with (
         PeakSampler() as sampler,

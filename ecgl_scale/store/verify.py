@@ -24,6 +24,7 @@ from ecgl_scale.base.durable import crc32c_of, storage_errors
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.base.objects.url import AnyPath, ObjectUrl, absolute_text, location_of
 from ecgl_scale.engine.block import Block, split_blocks
+from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.executor import run_blocks
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
@@ -135,6 +136,7 @@ def verify_store(store: AnyPath, resources: Resources, *, fast: bool = False) ->
     else:
         files = files_of(store, manifest)
         open_features(files, manifest)  # compares their own metadata with the manifest
+    require_workers(resources, lambda _, threads: [plan_verify_worker(manifest, threads=threads)])
     if not fast:
         _verify("read every byte", ByteCheck(files, manifest), manifest.total_bytes, "bytes", resources)
         found = _verify("check rows and tiles", RowCheck(files, manifest), manifest.edges.num_edges, "edges", resources)

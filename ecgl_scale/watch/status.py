@@ -18,6 +18,7 @@ from ecgl_scale.report.about_method import AboutMethod
 from ecgl_scale.report.files import read_object, read_samples, read_settings
 from ecgl_scale.tasks.metrics import PerformanceMatrix
 from ecgl_scale.watch.stage_progress import StageProgress, after_event
+from ecgl_scale.watch.worker_status import WorkerStatus, read_workers
 
 Condition = Literal["running", "finished", "stopped", "killed", "unknown"]
 
@@ -74,6 +75,8 @@ class Status:
     budget_bytes: int
     resume: str
     """The command that goes on with it; empty where there is nothing to do."""
+    workers: tuple[WorkerStatus, ...] = ()
+    """The workers of a cluster that took part."""
 
 
 class RunWatcher:
@@ -151,6 +154,7 @@ class RunWatcher:
             step_planned_bytes=int(seen.get("step_planned_bytes", 0)),
             budget_bytes=int(plan.get("budget_bytes", 0)),
             resume="" if condition in ("running", "finished") else resume_command(path),
+            workers=read_workers(path, now=self._now(), is_running=condition == "running"),
         )
 
     def _read_events(self) -> None:

@@ -16,6 +16,7 @@ from ecgl_scale.base.events import (
     StepStarted,
     TaskFinished,
     TaskStarted,
+    WorkerReported,
 )
 from ecgl_scale.base.progress import PlainLines, Progress, ProgressTracker, format_memory
 from ecgl_scale.units import GIB, MIB
@@ -115,3 +116,16 @@ def test_outside_of_a_run_every_stage_that_was_started_says_its_end() -> None:
     assert job.at(1, StageFinished("sort edges", 1.0, MIB)) == ["sort edges: 1.0 s, peak 1 MiB"]
     assert job.at(1, StageFinished("unheard of", 1.0, MIB)) == []
     assert job.at(1, Note("by the way")) == ["by the way"]
+
+
+def test_lines_say_how_many_workers_do_a_stage() -> None:
+    job = Job()
+
+    def reported(worker: str) -> WorkerReported:
+        return WorkerReported(worker, "rank.sweep", 1, 1, 0.1, 0, 0, 0)
+
+    job.at(0.0, StageStarted("sweeps", 10, "sweeps"), BlockFinished("sweeps", 1), reported("0"), reported("1"))
+    assert ", 2 workers, " in job.at(40.0, reported("0"), BlockFinished("sweeps", 4))[0]
+    assert Progress("sweeps", "sweeps", 1, 2, None, 1).by_whom == "1 worker"
+    job.at(50.0, StageStarted("train", 10, "epochs"), BlockFinished("train", 1))
+    assert "worker" not in job.at(90.0, BlockFinished("train", 2))[0]

@@ -113,7 +113,7 @@ def test_checks_and_propagation_need_buffers_and_columns(graph: GraphStore) -> N
 @pytest.mark.parametrize("key", ["preset=plus", "learn.features=propagated:2"])
 def test_a_run_says_what_a_worker_needs_in_each_stage(store: Path, cache: Path, key: str) -> None:
     setup = RunSetup.open(config_of(store, cache, key, "memory=4GiB"))
-    stages = {stage.stage: stage.host_bytes for stage in plan_run_workers(setup, threads=2)}
+    stages = {stage.stage: stage.host_bytes for stage in plan_run_workers(setup, room_bytes=4 * GIB, threads=2)}
     expected = {"extract", "remember", "evaluate"} | ({"train"} if "propagated" in key else set())
     assert stages.keys() == expected
     assert all(0 < needed < plan_run(setup).peak_bytes + GIB for needed in stages.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors.numpy import load_file
 from ecgl_scale.cli.cluster import ClusterOptions
 from ecgl_scale.config.schema import load_config
 from ecgl_scale.engine.cluster.settings import ClusterSettings
+from ecgl_scale.units import GIB, MIB
 from tests.cli_runner import Result, run_cli
 from tests.session.streams import Drawn, events_of, read_json, without_clocks, write_config
 
@@ -88,12 +90,14 @@ def test_a_whole_run_has_the_same_results_weights_and_bank(runs: tuple[Path, Pat
     weights = [load_file(run / "weights/model.safetensors") for run in (by_workers, alone)]
     assert weights[0].keys() == weights[1].keys()
     assert all(weights[0][name].tobytes() == weights[1][name].tobytes() for name in weights[0])
+    assert sum(worker["num_blocks"] for worker in read_json(by_workers / "results.json")["workers"].values()) > 10
     works = {event["work"] for event in events_of(by_workers, "WorkerReported")}
     assert works >= {"ingest.partition", "ingest.block", "rank.sweep", "rank.diversity", "evaluate.task"}
 
 
 def same_results(run: Path) -> dict[str, Any]:
-    return without_clocks(read_json(run / "results.json"))
+    found = without_clocks(read_json(run / "results.json"))
+    return {name: value for name, value in found.items() if name != "workers"}
 
 
 def test_predictions_have_the_same_bytes(
@@ -141,3 +145,48 @@ def test_workers_and_a_scheduler_exclude_each_other(store: Path, tmp_path: Path)
     assert ran.code == 2
     assert "workers and scheduler exclude each other" in ran.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_worker_with_too_little_memory_is_refused_before_the_run_starts(config: Path, tmp_path: Path) -> None:
+    ran = run_cli("run", config, "--out", tmp_path / "run", "--workers", 1, "--worker-memory", "200MiB")
+    assert ran.code == 4
+    assert "of each worker, worker 0 has 200 MiB" in ran.stderr
+    assert "--worker-memory" in ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["rank", "infer", "ingest", "verify"])
+def test_every_command_asks_its_workers_for_their_limits(
+    command: str, runs: tuple[Path, Path], drawn: Drawn, store: Path, tmp_path: Path, workers: list[object]
+) -> None:
+    np.savez(tmp_path / "graph.npz", edge_index=drawn.edge_index, x=drawn.x, y=drawn.y)
+    arguments: dict[str, list[object]] = {
+        "rank": [store, "--out", tmp_path / "out"],
+        "infer": [runs[0], store, "--out", tmp_path / "out"],
+        "ingest": ["npz", tmp_path / "graph.npz", tmp_path / "out"],
+        "verify": [store],
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ecgl_scale.engine.cluster.worker_memory.PROCESS_BYTES", 3 * GIB)
+        ran = run_cli(command, *arguments[command], *workers)
+    assert ran.code == 4
+    assert "of each worker, worker " in ran.stderr
+    assert "has 2 GiB" in ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.npz"]
+
+
+def test_a_plan_says_what_one_worker_needs_and_refuses_what_it_has_not(
+    config: Path, tmp_path: Path, workers: list[object]
+) -> None:
+    shown = done("plan", config, "--workers", 2, "--worker-memory", "3GiB")
+    assert "one worker\n" in shown.stdout
+    assert "fits the budget of 3 GiB from --worker-memory" in shown.stdout
+    refused = run_cli("plan", config, "--workers", 2, "--worker-memory", "300MiB", "--json")
+    assert refused.code == 4
+    worker = json.loads(refused.stdout)["worker"]
+    assert (worker["fits"], worker["budget_bytes"]) == (False, 300 * MIB)
+    assert {stage["stage"] for stage in worker["stages"]} == {"extract", "remember", "evaluate"}
+    assert "give at least --worker-memory" in refused.stderr
+    of_cluster = json.loads(done("plan", config, "--json", *workers).stdout)["worker"]
+    assert (of_cluster["fits"], of_cluster["budget_bytes"]) == (True, 2 * GIB)
+    assert of_cluster["budget_from"].startswith("worker ")

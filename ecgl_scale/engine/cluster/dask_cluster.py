@@ -83,6 +83,12 @@ class DaskCluster:
             workers = self.client.scheduler_info(n_workers=-1)["workers"]
         return {address: str(at["name"]) for address, at in workers.items() if at["status"] == "running"}
 
+    def last_heard(self) -> Mapping[str, float]:
+        """When the scheduler last had word of each worker: they send it every few seconds, whatever they do."""
+        with _lost_cluster():
+            workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        return {str(worker["name"]): float(worker["last_seen"]) for worker in workers.values()}
+
     def send(self, key: str, address: str, unit: tuple[str, str, str], on_done: Callable[[str], None]) -> None:
         """Submit a unit for one worker alone: who does it instead of a lost one we decide ourselves.
 

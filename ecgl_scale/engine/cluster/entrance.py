@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ecgl_scale.base.durable import storage_errors
-from ecgl_scale.base.events import EventSink, Note
+from ecgl_scale.base.events import EventSink, Note, WorkerJoined
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.engine.cluster.executor import ClusterExecutor
 from ecgl_scale.engine.cluster.handshake import (
@@ -44,7 +44,7 @@ def with_workers(
         yield resources
         return
     _warn_of_open_door(settings, resources.on_event)
-    resources, settings = _divide(resources, settings)
+    resources, settings = divide(resources, settings)
     try:
         from ecgl_scale.engine.cluster.dask_cluster import connect
     except ModuleNotFoundError as error:
@@ -58,12 +58,15 @@ def with_workers(
         warning = check_workers(WorkerFacts(**describe_process("this process", {})), cluster.facts)
         if warning is not None:
             resources.on_event(Note(warning, is_warning=True))
+        for worker in cluster.facts:
+            resources.on_event(WorkerJoined(worker.name, worker.host, worker.pid, worker.threads, worker.memory_bytes))
         resources.on_event(Note(_summary(cluster.facts, cluster.dashboard)))
-        budget = smallest_budget(resources.budget, cluster.facts)
+        option = "`ecgl worker --memory`" if settings.workers is None else "--worker-memory"
+        budget = smallest_budget(resources.budget, cluster.facts, option)
         yield replace(resources, budget=budget, executor=ClusterExecutor(cluster))
 
 
-def _divide(resources: Resources, settings: ClusterSettings) -> tuple[Resources, ClusterSettings]:
+def divide(resources: Resources, settings: ClusterSettings) -> tuple[Resources, ClusterSettings]:
     """Memory and cores of this machine for this process and the workers that it starts, where the user did not say."""
     if settings.workers is None:
         return resources, settings

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from ecgl_scale.base.events import Note, WorkerReported
+from ecgl_scale.base.events import Note, WorkerReported, WorkersHeard, WorkerStarted
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.cluster.failure import unpack_error
 from ecgl_scale.engine.cluster.handshake import WorkerFacts
@@ -68,6 +68,10 @@ class Cluster(Protocol):
 
     def close_job(self, name: str) -> None:
         """Let all workers close the work of a job."""
+        ...
+
+    def last_heard(self) -> Mapping[str, float]:
+        """When each worker, by name, last gave a sign of life, in seconds since 1970."""
         ...
 
     def check(self) -> None:
@@ -231,6 +235,7 @@ class _Round:
             tries = self._tries[unit.index] = self._tries.get(unit.index, 0) + 1
             key = f"{self._job.name}-{self._number}-{unit.index}-{tries}"
             self._running[key] = (unit, address)
+            self._resources.on_event(WorkerStarted(self._names[address], self._job.work))
             self._cluster.send(key, address, (self._job_text, unit.as_text(), self._given), self._arrived.put)
 
     def _take_failed(self, address: str) -> Unit | None:
@@ -248,6 +253,7 @@ class _Round:
             return self._arrived.get(timeout=LOOK_SECONDS)
         except Empty:
             self._cluster.check()
+            self._resources.on_event(WorkersHeard(self._cluster.last_heard()))
             return None
 
     def _try_again(self, unit: Unit, address: str, found: tuple[EcglError, bool]) -> None:

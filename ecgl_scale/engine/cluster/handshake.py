@@ -145,12 +145,12 @@ def check_workers(driver: WorkerFacts, workers: Sequence[WorkerFacts]) -> str | 
     )
 
 
-def smallest_budget(own: MemoryBudget, workers: Sequence[WorkerFacts]) -> MemoryBudget:
-    """What every process of the job has: blocks are cut for it, whoever does them."""
+def smallest_budget(own: MemoryBudget, workers: Sequence[WorkerFacts], option: str = "--worker-memory") -> MemoryBudget:
+    """What every process of the job has: blocks are cut for it, whoever does them; ``option`` gives workers more."""
     least = min(workers, key=lambda worker: worker.memory_bytes)
     if least.memory_bytes >= own.total_bytes:
         return own
-    return MemoryBudget(least.memory_bytes, f"worker {least.name} on {least.host} ({least.memory_origin})")
+    return MemoryBudget(least.memory_bytes, f"worker {least.name} on {least.host} ({least.memory_origin})", option)
 
 
 def require_memory(workers: Sequence[WorkerFacts], needed_bytes: int, *, stage: str) -> None:
@@ -159,7 +159,7 @@ def require_memory(workers: Sequence[WorkerFacts], needed_bytes: int, *, stage: 
         if worker.memory_bytes < needed_bytes:
             raise DoesNotFitError(
                 f"{stage} needs {format_bytes(needed_bytes)} of each worker, "
-                f"{worker.name} has {format_bytes(worker.memory_bytes)}",
+                f"worker {worker.name} has {format_bytes(worker.memory_bytes)}",
                 where=f"host {worker.host}, process {worker.pid}; limit from {worker.memory_origin}",
                 fix="give workers more memory (--worker-memory, `ecgl worker --memory`), or leave this one out",
             )

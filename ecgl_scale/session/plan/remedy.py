@@ -44,7 +44,7 @@ def require_fit(plan: MemoryPlan, setup: RunSetup, *, besides_bytes: int = 0) ->
     except DoesNotFitError as refused:
         again = _Planner(plan, setup)
         least = again.least_memory() + besides_bytes
-        fixes = [f"give at least --memory {-(-least // MIB)}MiB"]
+        fixes = [f"give at least {setup.resources.budget.option} {-(-least // MIB)}MiB"]
         for change in _changes(setup):
             if again.fits(change.override):
                 note = " (which changes what is learned)" if change.changes_results else ""

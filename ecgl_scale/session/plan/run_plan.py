@@ -60,21 +60,20 @@ def plan_run(setup: RunSetup) -> MemoryPlan:
     return MemoryPlan(tuple(stages), held, budget)
 
 
-def plan_run_workers(setup: RunSetup, *, threads: int) -> list[StagePlan]:
-    """What one worker needs in each stage of a run that is spread, where workers share no memory.
+def plan_run_workers(setup: RunSetup, *, room_bytes: int, threads: int) -> list[StagePlan]:
+    """What one worker that has so much room needs in each stage of a run that is spread, where it shares no memory.
 
     Rankings, propagation and tests of a task take no more of a worker than of one process that does it all; training
-    stays where it is. The budget is that of the smallest worker, by which the driver cuts blocks.
+    stays where it is.
     """
     own = replace(setup, resources=setup.resources.with_threads(threads))
     sizes = RunSizes(own, setup.graph.edges.in_degrees())
-    room = max(setup.resources.budget.total_bytes - LIBRARY_BYTES, 0)
     seen, driver_threads = _uses_seen(setup.config), setup.resources.threads
     extracted = [
         plan_extract_worker(
             setup.graph,
             _graph_nodes(sizes, task, seen=seen),
-            room_bytes=room,
+            room_bytes=room_bytes,
             driver_threads=driver_threads,
             threads=threads,
         )
@@ -82,9 +81,9 @@ def plan_run_workers(setup: RunSetup, *, threads: int) -> list[StagePlan]:
     ]
     stages = [largest("extract", extracted)]
     if setup.config.learn.num_hops:
-        stages.append(largest("train", [_propagation(sizes, task, room, seen=seen) for task in setup.stream]))
-    stages.append(_remembering([plan_method(sizes, task, room) for task in setup.stream], 0))
-    return [*stages, _evaluation(sizes, room)]
+        stages.append(largest("train", [_propagation(sizes, task, room_bytes, seen=seen) for task in setup.stream]))
+    stages.append(_remembering([plan_method(sizes, task, room_bytes) for task in setup.stream], 0))
+    return [*stages, _evaluation(sizes, room_bytes)]
 
 
 def _graph_nodes(sizes: RunSizes, task: Task, *, seen: bool) -> Ids:

@@ -104,6 +104,9 @@ class FakeCluster:
     def names(self) -> Mapping[str, str]:
         return {address: f"worker {address}" for address in self.addresses}
 
+    def last_heard(self) -> Mapping[str, float]:
+        return {f"worker {address}": 0.0 for address in self.addresses}
+
     def send(self, key: str, address: str, unit: tuple[str, str, str], on_done: Callable[[str], None]) -> None:
         indices = [block.index for block in read_blocks(unit[1])]
         self.sent.append((address, indices))

@@ -85,11 +85,11 @@ def test_the_smallest_budget_is_that_of_all_and_says_whose_it_is() -> None:
     own = MemoryBudget(4 * GIB, "--memory")
     assert smallest_budget(own, [facts_of("a", memory_bytes=5 * GIB)]) == own
     least = smallest_budget(own, [facts_of("a", memory_bytes=5 * GIB), facts_of("b", memory_bytes=2 * GIB)])
-    assert least == MemoryBudget(2 * GIB, "worker b on here (--memory)")
+    assert least == MemoryBudget(2 * GIB, "worker b on here (--memory)", option="--worker-memory")
 
 
 def test_a_worker_with_too_little_memory_is_refused_by_name() -> None:
     workers = [facts_of("a", memory_bytes=5 * GIB), facts_of("b", memory_bytes=2 * GIB)]
     require_memory(workers, 2 * GIB, stage="the ranking")
-    with pytest.raises(DoesNotFitError, match="the ranking needs 3 GiB of each worker, b has 2 GiB"):
+    with pytest.raises(DoesNotFitError, match="the ranking needs 3 GiB of each worker, worker b has 2 GiB"):
         require_memory(workers, 3 * GIB, stage="the ranking")
