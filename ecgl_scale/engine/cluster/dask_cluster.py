@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import dask.config
@@ -62,6 +63,8 @@ class DaskCluster:
     """The workers of a Dask cluster."""
 
     client: Client
+    start_missing: Callable[[], Any] | None = None
+    """How workers of our own are started anew that Dask has given up: it does so where one is killed as it starts."""
     facts: tuple[WorkerFacts, ...] = ()
     _futures: dict[str, tuple[Future, str]] = field(default_factory=dict)
     """By key, with the address of who works on it."""
@@ -82,6 +85,8 @@ class DaskCluster:
         """Addresses and names of those that are there and take units: one that was asked to leave does not."""
         with _lost_cluster():
             workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        if self.start_missing is not None and len(workers) < len(self.facts):
+            self.start_missing()
         return {address: str(at["name"]) for address, at in workers.items() if at["status"] == "running"}
 
     def last_heard(self) -> Mapping[str, float]:
@@ -156,7 +161,8 @@ def connect(settings: ClusterSettings) -> Iterator[DaskCluster]:
         stack.enter_context(_silent_client())
         if settings.workers is not None:
             cluster = stack.enter_context(local_cluster(settings))
-            yield DaskCluster(stack.enter_context(_client(cluster, cluster.security)))
+            client = stack.enter_context(_client(cluster, cluster.security))
+            yield DaskCluster(client, partial(cluster.scale, settings.workers))
         else:
             address = scheduler_address(str(settings.scheduler))
             yield DaskCluster(stack.enter_context(_client(address, security_for(address, settings.tls))))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import dask
 import pytest
 
 from ecgl_scale.base.events import Event
@@ -35,8 +36,10 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedWo
     with pytest.MonkeyPatch.context() as patch:
         for name, value in script.environment.items():
             patch.setenv(name, value)
+        dask.config.refresh()  # it has read the environment when somebody imported it
         with with_workers(settings, own, shared=[folder / "out"]) as resources:
             yield ScriptedWorkers(resources, script, events)
+    dask.config.refresh()
 
 
 @pytest.fixture

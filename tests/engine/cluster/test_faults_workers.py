@@ -8,8 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 
@@ -17,9 +19,11 @@ from ecgl_scale import GraphStore
 from ecgl_scale.base.events import Note
 from ecgl_scale.engine import work as work_module
 from ecgl_scale.engine.block import split_blocks
+from ecgl_scale.engine.cluster.entrance import with_workers
+from ecgl_scale.engine.cluster.settings import ClusterSettings
 from ecgl_scale.engine.executor import run_blocks
 from ecgl_scale.engine.journal import RecordJournal
-from ecgl_scale.errors import CorruptStoreError, EcglError, StorageError
+from ecgl_scale.errors import ClusterLostError, CorruptStoreError, EcglError, StorageError
 from ecgl_scale.rank.pagerank import PageRankSettings
 from ecgl_scale.rank.request import RankRequest
 from ecgl_scale.rank.store_ranking import rank_store
@@ -78,9 +82,10 @@ def test_a_worker_killed_at_random_times_changes_no_bit(workers: ScriptedWorkers
 
     def kill_now_and_then() -> None:
         while not stop.wait(float(rng.uniform(0.2, 1.2))) and len(killed) < 3:
-            pids = [facts.pid for facts in cluster.describe({})]
-            os.kill(int(rng.choice(pids)), signal.SIGKILL)
-            killed.append(1)
+            with suppress(ClusterLostError, OSError):  # one is lost already, and its successor not yet there
+                pids = [facts.pid for facts in cluster.describe({})]
+                os.kill(int(rng.choice(pids)), signal.SIGKILL)
+                killed.append(1)
 
     killer = threading.Thread(target=kill_now_and_then)
     killer.start()
@@ -169,3 +174,20 @@ def test_a_bit_that_flips_between_units_is_found_and_named(
         flipper.join()
     assert str(found[0]) in str(caught.value.where)
     assert not (tmp_path / "scores.parquet").exists()
+
+
+def test_a_worker_that_dask_has_given_up_is_started_anew(tmp_path: Path) -> None:
+    """Dask's nanny leaves when its worker is killed while it starts."""
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "100ms"}),
+        with_workers(ClusterSettings(workers=1), at("2GiB", 1), shared=[tmp_path / "out"]) as resources,
+    ):
+        cluster = resources.executor.cluster  # type: ignore[attr-defined]
+        (before,) = cluster.names()
+        local = cluster.client.cluster
+        local.sync(local.workers[0].close)
+        deadline = time.monotonic() + 30
+        while not (names := cluster.names()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert len(names) == 1
+        assert before not in names
