@@ -31,7 +31,7 @@ from ecgl_scale.config.sections import RankConfig
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.executor import Workers
 from ecgl_scale.engine.journal import EVERY_SECONDS, VectorJournal
-from ecgl_scale.engine.place import CRC_BYTES, FilePlace, Place, make_place, shared_directory
+from ecgl_scale.engine.place import FilePlace, Place, make_place, shared_directory
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.rounds import make_rounds
 from ecgl_scale.errors import UsageError
@@ -101,7 +101,7 @@ class Sweep:
     read_bytes: int
     """From the edges on the disk."""
     exchanged_bytes: int
-    """Through files of vectors, by all workers; ``exchange_bytes`` has the formula."""
+    """Through files of vectors, by all workers; ``sweep.exchange_bytes`` has the formula."""
 
 
 @dataclass(frozen=True)
@@ -141,18 +141,6 @@ def plan_importance(num_nodes: int, settings: PageRankSettings, *, with_reset: b
     bytes_per_node = BYTES_PER_NODE[precision] + (RESET_BYTES_PER_NODE if with_reset else 0)
     sums = widest_block(num_ranges) * RANGE_ROWS * np.dtype(precision).itemsize
     return num_ranges * RANGE_ROWS * bytes_per_node + threads * sums + buffer_bytes(threads) + RESERVE_BYTES
-
-
-def exchange_bytes(cuts: Sequence[int], precision: str, num_workers: int, *, with_reset: bool) -> int:
-    """The bytes that a sweep of so many workers exchanges through files, which are cut at ``cuts``.
-
-    Every worker reads the contributions of all nodes, 4 or 8 bytes each. Whoever has a stripe reads its ranks, degrees
-    and restarts (8 + 4 + 8 bytes a node) and writes its ranks and contributions. Each file ends with its checksum.
-    """
-    num_nodes, num_files, own = cuts[-1], len(cuts) - 1, np.dtype(precision).itemsize
-    shared = num_workers * (num_nodes * own + num_files * CRC_BYTES)
-    vectors = [8, 4, *([8] if with_reset else []), 8, own]
-    return shared + num_nodes * sum(vectors) + num_files * CRC_BYTES * len(vectors)
 
 
 def num_sweeps(settings: PageRankSettings) -> int:
