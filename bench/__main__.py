@@ -12,6 +12,7 @@ CASES = (
     "build_budget",
     "feature_read",
     "pagerank",
+    "cluster",
     "attribute",
     "diversity",
     "rank_products",

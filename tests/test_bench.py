@@ -8,7 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import build_budget, build_peers, build_scale, harness, pagerank, pagerank_peers, plan_peaks, plan_time
+from bench import (
+    build_budget,
+    build_peers,
+    build_scale,
+    cluster,
+    harness,
+    pagerank,
+    pagerank_peers,
+    plan_peaks,
+    plan_time,
+)
 from ecgl_scale import GraphStore
 
 
@@ -46,6 +56,21 @@ def test_the_pagerank_case_counts_sweeps_and_reads(tmp_path: Path, monkeypatch: 
         assert row["warm"]["edges_per_second"] > 0
         assert row["cold"]["page_cache"] == "could not be dropped"
     assert set(result["fitted_exponent"]) == {"warm", "cold"}
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_cluster_case_compares_workers_with_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed", reason="workers need Dask")
+    monkeypatch.setattr(cluster, "drop_page_cache", lambda: False)
+    result = cluster.run(tmp_path, [8], sweeps=2, repeats=1, network_scale=None)
+    for cache in ("warm", "cold"):
+        found = result["rows"][0][cache]
+        assert found["same_bytes"]
+        assert found["exchanged_bytes_per_sweep"] > 0
+        assert found["times_slower"] == pytest.approx(
+            found["seconds_per_sweep"]["workers"]["median"] / found["seconds_per_sweep"]["threads"]["median"]
+        )
+    assert result["network"] == {"left_out": "not asked for"}
     assert not list(tmp_path.iterdir())
 
 

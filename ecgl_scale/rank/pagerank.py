@@ -100,7 +100,7 @@ class Sweep:
     read_bytes: int
     """From the edges on the disk."""
     exchanged_bytes: int
-    """Through files of vectors, by all workers; ``exchange_bytes`` has the formula."""
+    """Through files of vectors, by all workers; ``sweep.exchange_bytes`` has the formula."""
 
 
 @dataclass(frozen=True)

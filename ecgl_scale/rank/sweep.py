@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.pagerank import DANGLING, finish_range, spread_ranks, sweep_tiles
 from ecgl_scale.engine.block import Block
-from ecgl_scale.engine.place import FilePlace, Place, open_place
+from ecgl_scale.engine.place import CRC_BYTES, FilePlace, Place, open_place
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.rank.rank_vectors import RankVectors
@@ -164,6 +164,18 @@ class SweepWork(Work[Sums, SweptStripe]):
     def close(self) -> None:
         """End the threads that read ahead."""
         self._stream.close()
+
+
+def exchange_bytes(cuts: Sequence[int], precision: str, num_workers: int, *, with_reset: bool) -> int:
+    """The bytes that a sweep of so many workers exchanges through files, which are cut at ``cuts``.
+
+    Every worker reads the contributions of all nodes, 4 or 8 bytes each. Whoever has a stripe reads its ranks, degrees
+    and restarts (8 + 4 + 8 bytes a node) and writes its ranks and contributions. Each file ends with its checksum.
+    """
+    num_nodes, num_files, own = cuts[-1], len(cuts) - 1, np.dtype(precision).itemsize
+    shared = num_workers * (num_nodes * own + num_files * CRC_BYTES)
+    vectors = [8, 4, *([8] if with_reset else []), 8, own]
+    return shared + num_nodes * sum(vectors) + num_files * CRC_BYTES * len(vectors)
 
 
 def _ranges(block: Block) -> list[slice]:

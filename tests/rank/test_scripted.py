@@ -24,10 +24,9 @@ from ecgl_scale.rank.diversity import rank_diversity
 from ecgl_scale.rank.feature_files import FeatureSource
 from ecgl_scale.rank.held_columns import DenseColumns, SparseColumns
 from ecgl_scale.rank.pagerank import PageRankSettings, rank_importance
-from ecgl_scale.rank.rank_vectors import exchange_bytes
 from ecgl_scale.rank.request import RankRequest
 from ecgl_scale.rank.store_ranking import rank_store
-from ecgl_scale.rank.sweep import SweepWork
+from ecgl_scale.rank.sweep import SweepWork, exchange_bytes
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.sources.arrays import array_source

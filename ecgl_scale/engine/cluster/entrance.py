@@ -51,10 +51,11 @@ def with_workers(
         raise UsageError(
             "workers need Dask, which is not installed", fix="pip install 'ecgl-scale[cluster]'"
         ) from error
-    with connect(settings) as cluster, ExitStack() as stack:
-        tokens = [stack.enter_context(_token(directory)) for directory in sorted({*map(_existing, shared)})]
-        files = {str(path.absolute()): path.stat().st_size for path in (*tokens, *inputs)}
-        cluster.facts = tuple(share_memory(cluster.describe(files)))
+    with connect(settings) as cluster:
+        with ExitStack() as stack:  # tokens go as soon as all have looked: a killed command leaves none
+            tokens = [stack.enter_context(_token(directory)) for directory in sorted({*map(_existing, shared)})]
+            files = {str(path.absolute()): path.stat().st_size for path in (*tokens, *inputs)}
+            cluster.facts = tuple(share_memory(cluster.describe(files)))
         warning = check_workers(WorkerFacts(**describe_process("this process", {})), cluster.facts)
         if warning is not None:
             resources.on_event(Note(warning, is_warning=True))

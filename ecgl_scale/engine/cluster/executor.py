@@ -92,7 +92,12 @@ class ClusterExecutor:
         """Workers that open the work when they get their first unit of it."""
         directory = None if resources.work is None else str(resources.work)
         job = Job(
-            f"{work.name}-{uuid.uuid4().hex}", work.name, work.describe(), directory, resources.budget.total_bytes
+            name=f"{work.name}-{uuid.uuid4().hex}",
+            work=work.name,
+            description=work.describe(),
+            directory=directory,
+            memory_bytes=resources.budget.total_bytes,
+            code=self.cluster.facts[0].code["ecgl_scale"],
         )
         shape = UnitShape(
             num_workers=len(self.cluster.facts),

@@ -7,7 +7,6 @@ on like processors, so there a difference is a warning.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import socket
@@ -17,9 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import ecgl_kernels
-import ecgl_scale
 from ecgl_scale.base.memory import MemoryBudget
+from ecgl_scale.engine.cluster.source_code import source_digest
 from ecgl_scale.engine.cluster.unit_runner import worker_resources
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.units import format_bytes
@@ -79,17 +77,6 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "not installed"
-
-
-def source_digest() -> str:
-    """A short name of the code that runs here: checkouts of one version may differ."""
-    digest = hashlib.sha256()
-    for package in (ecgl_scale, ecgl_kernels):
-        root = Path(str(package.__file__)).parent
-        for path in sorted(root.rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(path.read_bytes())
-    return f"{ecgl_scale.__version__}-{digest.hexdigest()[:12]}"
 
 
 def _processor() -> str:

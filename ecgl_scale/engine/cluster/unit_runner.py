@@ -17,11 +17,13 @@ from typing import Any
 from ecgl_scale.base.memory import PeakSampler, give_back_freed
 from ecgl_scale.engine.clock import disk_bytes
 from ecgl_scale.engine.cluster.failure import pack_error_text
+from ecgl_scale.engine.cluster.source_code import source_digest
 from ecgl_scale.engine.cluster.units import read_blocks
 from ecgl_scale.engine.local import LocalWorkers
 from ecgl_scale.engine.record import pack_record
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work, open_work
+from ecgl_scale.errors import UsageError
 
 MEMORY_VARIABLE = "ECGL_WORKER_MEMORY"
 THREADS_VARIABLE = "ECGL_WORKER_THREADS"
@@ -39,6 +41,8 @@ class Job:
     """Where files go that are needed while the job runs."""
     memory_bytes: int
     """What every worker may use: that of the smallest, so that blocks fit whoever does them."""
+    code: str
+    """What the driver runs; a worker that joins later was not asked when the command began."""
 
     def as_text(self) -> str:
         """The JSON that travels with every unit."""
@@ -56,6 +60,7 @@ class UnitRunner:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._code = ""
         self._text = ""
         self._name = ""
         self._work: Work[Any, Any] | None = None
@@ -90,6 +95,13 @@ class UnitRunner:
 
     def _open(self, text: str) -> None:
         job = Job(**json.loads(text))
+        self._code = self._code or source_digest()
+        if job.code != self._code:
+            raise UsageError(
+                f"this worker has another ecgl_scale: {self._code}",
+                expected=f"{job.code}, as the command that it works for",
+                fix="start workers from the environment that runs the command",
+            )
         resources = Resources.of(
             job.memory_bytes,
             worker_resources().threads,

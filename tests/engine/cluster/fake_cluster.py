@@ -11,6 +11,7 @@ import numpy as np
 
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.cluster.handshake import WorkerFacts
+from ecgl_scale.engine.cluster.source_code import source_digest
 from ecgl_scale.engine.cluster.unit_runner import UnitRunner
 from ecgl_scale.engine.cluster.units import read_blocks
 from ecgl_scale.engine.place import FilePlace, open_place
@@ -90,6 +91,7 @@ class FakeCluster:
     cancelled: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     checks: int = 0
+    code: str = field(default_factory=source_digest)
 
     def __post_init__(self) -> None:
         self.addresses = [f"w{number}" for number in range(self.num_workers)]
@@ -99,7 +101,7 @@ class FakeCluster:
 
     @property
     def facts(self) -> tuple[WorkerFacts, ...]:
-        return tuple(facts_of(address) for address in self.addresses)
+        return tuple(facts_of(address, code={"ecgl_scale": self.code}) for address in self.addresses)
 
     def names(self) -> Mapping[str, str]:
         return {address: f"worker {address}" for address in self.addresses}

@@ -232,3 +232,9 @@ def test_rounds_follow_each_other_on_one_open_work(tmp_path: Path) -> None:
         totals = [sum(record.total for _, record in workers.run(BLOCKS, {"factor": factor})) for factor in (1, 2)]
     assert totals == [sum(range(160)), 2 * sum(range(160))]
     assert len(cluster.closed) == 1
+
+
+def test_a_worker_that_came_later_with_other_code_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="this worker has another ecgl_scale") as caught:
+        run(FakeCluster(code="1.0-older"), tmp_path)
+    assert "on worker worker w" in str(caught.value.where)

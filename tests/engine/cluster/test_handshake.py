@@ -16,8 +16,8 @@ from ecgl_scale.engine.cluster.handshake import (
     require_memory,
     share_memory,
     smallest_budget,
-    source_digest,
 )
+from ecgl_scale.engine.cluster.source_code import source_digest
 from ecgl_scale.engine.cluster.unit_runner import MEMORY_VARIABLE, THREADS_VARIABLE
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.units import GIB
