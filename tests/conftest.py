@@ -7,6 +7,10 @@ import signal
 
 from hypothesis import settings
 
+from tests.object_server import bucket, object_server
+
+__all__ = ["bucket", "object_server"]
+
 settings.register_profile("ecgl", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 settings.load_profile("ecgl")
 

@@ -79,6 +79,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "yaml": ("ecgl_scale/config/text.py", "ecgl_scale/report/files.py"),
     "scipy": ("ecgl_scale/learn/methods/gem.py",),
     "safetensors": ("ecgl_scale/learn/tensors.py",),
+    "obstore": ("ecgl_scale/base/objects/client.py",),
     "crc32c": ("ecgl_scale/base/durable.py",),
     "zarr": ("ecgl_scale/store/features/dense_write.py", "ecgl_scale/store/sources/node_files.py"),
     "typer": ("ecgl_scale/cli/",),

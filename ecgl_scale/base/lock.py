@@ -11,7 +11,7 @@ from pathlib import Path
 from ecgl_scale.errors import LockedError
 
 
-def take_lock(lock_path: Path, *, target: Path) -> int:
+def take_lock(lock_path: Path, *, target: object) -> int:
     """Lock ``lock_path`` for this process, or say who holds it; returns the descriptor that keeps it."""
     while True:
         descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)

@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 
+from ecgl_scale.base.objects.url import require_directory
 from ecgl_scale.errors import InvalidInputError
 
 STORE_MANIFEST = "manifest.json"
@@ -25,6 +26,7 @@ def check_output_file(path: Path) -> Path:
         A directory, something that is no plain file, a place inside a store, or a folder that is not there or may not
         be written to.
     """
+    require_directory(path, what="a file to write", fix="write it here, and put it where it belongs afterwards")
     try:
         target = Path(os.path.realpath(path)) if path.is_symlink() else path
         found = _mode_of(path)
@@ -43,7 +45,9 @@ def refuse_inside_store(path: Path, folder: Path | None = None) -> None:
 
     ``folder`` is where ``path`` really is, for those who know it already.
     """
-    folder = folder or Path(os.path.realpath(path.absolute().parent))
+    if folder is None:
+        require_directory(path, what="a directory to write", fix="give a path of this machine")
+        folder = Path(os.path.realpath(path.absolute().parent))
     for parent in (folder, *folder.parents):
         if _is_store(parent):
             raise InvalidInputError(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ecgl_scale.base.durable import fsync_directory, storage_errors
 from ecgl_scale.base.lock import take_lock
+from ecgl_scale.base.objects.url import require_directory
 from ecgl_scale.base.output_file import refuse_inside_store
 from ecgl_scale.base.signals import uninterrupted
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, StoreError, StoreExistsError, UsageError
@@ -29,6 +30,7 @@ class Staging:
     """
 
     def __init__(self, target: Path, *, marker: str, overwrite: bool = False, job: str | None = None) -> None:
+        require_directory(target, what="a directory to build", fix="build it here, or through build_store_at")
         self.target = target.absolute()
         self._base = self.target.parent / f".{self.target.name}.building"
         self.path = self._base if job is None else self._base.with_name(f"{self._base.name}-{job}")

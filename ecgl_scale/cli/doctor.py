@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ecgl_scale._version import __version__
+from ecgl_scale.base.objects.url import location_of
 from ecgl_scale.cli.cluster import ClusterOptions, require_dask
 from ecgl_scale.cli.options import Json, takes_settings
 from ecgl_scale.cli.output import print_json, print_table
-from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.units import MIB, format_bytes
 
 if TYPE_CHECKING:
+    from ecgl_scale.base.objects.speed import ObjectSpeed
     from ecgl_scale.engine.cluster.try_root import RootReport
 
 PACKAGES = ("numpy", "numba", "pyarrow", "zarr", "torch", "dgl", "ogb")
 DISK_TEST_BYTES = 256 * MIB
+OBJECT_TEST_BYTES = 32 * MIB
 
 # Runs in a process of its own, as a broken DGL may take the interpreter with it. Five nodes in a ring.
 _DGL_CHECK = """
@@ -42,6 +45,16 @@ assert torch.allclose(layer(graph, x), normalised @ x @ layer.weight + layer.bia
 """
 
 
+Objects = Annotated[
+    str | None,
+    typer.Option(
+        "--objects",
+        metavar="URL",
+        help="Also put, read and remove an object below this URL, to see whether it can be used and how fast it is.",
+    ),
+]
+
+
 @takes_settings
 def doctor(
     settings: ClusterOptions,
@@ -53,6 +66,7 @@ def doctor(
             help="Try what this directory can do, on all workers where there are any: rename, locks, maps, speed.",
         ),
     ] = None,
+    objects: Objects = None,
     as_json: Json = False,
 ) -> None:
     """Show versions, threads, memory limits, whether DGL works, and the disk's speed."""
@@ -60,6 +74,7 @@ def doctor(
     from ecgl_scale.base.memory import MemoryBudget, find_limits
     from ecgl_scale.engine.threads import available_cores
 
+    there = None if objects is None else _try_objects(objects)
     speed = measure_disk(Path.cwd(), DISK_TEST_BYTES)
     budget = MemoryBudget.of(None)
     found: dict[str, Any] = {
@@ -73,13 +88,15 @@ def doctor(
         "memory_budget_from": budget.origin,
         "dgl": check_dgl(),
         "disk": {"path": str(Path.cwd()), "write_bytes_per_second": speed.write, "read_bytes_per_second": speed.read},
+        **({} if there is None else {"objects": {"url": objects, **asdict(there)}}),
     }
     roots = [] if root is None else _try_root(root, settings)
     if as_json:
         tried = None if root is None else {"path": str(root), "tried": [asdict(one) for one in roots]}
         print_json({**found, "root": tried})
     else:
-        _show(found, roots)
+        at_url = {} if there is None else {"objects": _readable(there)}
+        _show(found, {**at_url, **{one.worker: _root_line(one) for one in roots}})
     bad = next((one for one in roots if one.problem), None)
     if bad is not None:
         raise InvalidInputError(
@@ -116,7 +133,7 @@ def _root_line(one: RootReport) -> str:
     return ", ".join([f"{one.host}: {', '.join(can)}", rates, *([one.problem] if one.problem else [])])
 
 
-def _show(found: dict[str, Any], roots: list[RootReport]) -> None:
+def _show(found: dict[str, Any], more: dict[str, str]) -> None:
     disk = found["disk"]
     limits = [f"{format_bytes(size)} ({origin})" for origin, size in found["memory_limits"].items()]
     print_table(
@@ -130,9 +147,24 @@ def _show(found: dict[str, Any], roots: list[RootReport]) -> None:
             "dgl": found["dgl"],
             "disk here": f"writes {format_bytes(disk['write_bytes_per_second'])}/s, reads "
             f"{format_bytes(disk['read_bytes_per_second'])}/s, past the page cache",
-            **{one.worker: _root_line(one) for one in roots},
+            **more,
         }
     )
+
+
+def _try_objects(url: str) -> ObjectSpeed:
+    from ecgl_scale.base.objects.speed import measure_objects
+
+    location = location_of(url)
+    if isinstance(location, Path):
+        raise UsageError("--objects takes a URL", where=url, expected="s3://BUCKET/NAME")
+    return measure_objects(location, OBJECT_TEST_BYTES)
+
+
+def _readable(speed: ObjectSpeed) -> str:
+    rates = f"writes {format_bytes(speed.write)}/s, reads {format_bytes(speed.read)}/s"
+    once = "" if speed.creates_once else "; two writers of one store are NOT kept apart"
+    return f"{rates}, {speed.request_seconds * 1000:.0f} ms a request{once}"
 
 
 def _version(name: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.cli.cluster import ClusterOptions
 from ecgl_scale.cli.options import Json, StorePath, takes_settings
 from ecgl_scale.cli.output import print_json, print_table
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 def info(store: StorePath, as_json: Json = False) -> None:
     """Show what a store holds."""
-    from ecgl_scale.store.format import Manifest
+    from ecgl_scale.store.remote import read_manifest
     from ecgl_scale.store.verify import check_files
 
-    manifest = Manifest.read(store)
-    check_files(store, manifest)
+    location = location_of(store)
+    manifest = read_manifest(location)
+    check_files(location, manifest)
     if as_json:
-        print_json(summary(store, manifest))
+        print_json(summary(location, manifest))
     else:
-        print_table(_readable(store, manifest))
+        print_table(_readable(location, manifest))
 
 
 @takes_settings
@@ -40,27 +41,29 @@ def verify(
     """Read every byte of a store and check it."""
     from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
-    from ecgl_scale.store.format import MANIFEST_NAME, Manifest
+    from ecgl_scale.store.remote import manifest_files, read_manifest
     from ecgl_scale.store.verify import verify_store
 
-    Manifest.read(store)  # where there is none, nobody needs workers
+    location = location_of(store)
+    if not settings.cluster().is_alone:
+        read_manifest(location)  # where there is none, nobody needs workers
     with (
         context.obj.progress() as sink,
         with_workers(
-            settings.cluster(), Resources.of(on_event=sink), shared=(), inputs=[store / MANIFEST_NAME]
+            settings.cluster(), Resources.of(on_event=sink), shared=(), inputs=manifest_files(location)
         ) as resources,
     ):
-        report = verify_store(store, resources, fast=fast)
+        report = verify_store(location, resources, fast=fast)
     if as_json:
-        print_json({"store": str(store), "ok": True, "fast": fast, **report.__dict__})
+        print_json({"store": str(location), "ok": True, "fast": fast, **report.__dict__})
     elif not context.obj.quiet:
         print(
-            f"{store}: good; {format_count(report.num_files)} files, {format_bytes(report.num_bytes)}, "
+            f"{location}: good; {format_count(report.num_files)} files, {format_bytes(report.num_bytes)}, "
             f"{format_count(report.num_edges)} edges {'sampled' if fast else 'read'}"
         )
 
 
-def summary(store: Path, manifest: Manifest) -> dict[str, Any]:
+def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
     """What ``info --json`` prints."""
     edges, features = manifest.edges, manifest.features
     return {
@@ -86,7 +89,7 @@ def summary(store: Path, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _readable(store: Path, manifest: Manifest) -> dict[str, object]:
+def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
     edges, features = manifest.edges, manifest.features
     direction = "both directions stored" if edges.symmetrised else "direction as given"
     rows: dict[str, object] = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from ecgl_scale.base.objects.url import location_of
 from ecgl_scale.cli.cluster import ClusterOptions
 from ecgl_scale.cli.output import Output, print_json
 from ecgl_scale.errors import UsageError
@@ -36,7 +37,9 @@ class FeatureType(StrEnum):
     FLOAT16 = "float16"
 
 
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Directory of the store.")]
+StorePath = Annotated[
+    Path, typer.Argument(metavar="STORE", help="Directory of the store, or its URL: s3://BUCKET/NAME.")
+]
 Memory = Annotated[
     str | None,
     typer.Option(
@@ -140,14 +143,16 @@ def build_and_report(
     """Build the store and say what it holds; ``inputs`` are files that workers read, too."""
     from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
-    from ecgl_scale.store.build import build_store
+    from ecgl_scale.store.publish import build_store_at, place_of_build
 
+    location = location_of(store)
     with output.progress() as sink:
         own = Resources.of(settings.memory, settings.threads, on_event=sink)
-        with with_workers(settings.cluster(), own, shared=[store], inputs=inputs) as resources:
-            manifest = build_store(
+        shared = place_of_build(location)
+        with with_workers(settings.cluster(), own, shared=[shared], inputs=inputs) as resources:
+            manifest = build_store_at(
                 source,
-                store,
+                location,
                 resources,
                 options=edges,
                 features_as=settings.features_as.value,
@@ -157,14 +162,12 @@ def build_and_report(
     if settings.as_json:
         from ecgl_scale.cli.inspect import summary
 
-        print_json(summary(store, manifest))
+        print_json(summary(location, manifest))
     elif not output.quiet:
         features = manifest.features
         shown = "" if features is None else f", {format_count(features.num_features)} {features.kind} features"
-        print(
-            f"{store}: {format_count(manifest.num_nodes)} nodes, {format_count(manifest.edges.num_edges)} edges{shown},"
-            f" {format_bytes(manifest.total_bytes)}"
-        )
+        counts = f"{format_count(manifest.num_nodes)} nodes, {format_count(manifest.edges.num_edges)} edges{shown}"
+        print(f"{location}: {counts}, {format_bytes(manifest.total_bytes)}")
 
 
 def edge_options(settings: IngestSettings) -> BuildOptions:

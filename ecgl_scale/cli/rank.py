@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ecgl_scale.base.objects.url import location_of
 from ecgl_scale.cli.cluster import ClusterOptions
 from ecgl_scale.cli.options import Json, Memory, StorePath, Threads, takes_settings
 from ecgl_scale.cli.output import print_json
@@ -122,18 +123,19 @@ def rank(
     from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
     from ecgl_scale.rank.store_ranking import rank_store
-    from ecgl_scale.store.format import MANIFEST_NAME
     from ecgl_scale.store.graph import GraphStore
+    from ecgl_scale.store.remote import manifest_files
 
     request = settings.request()
-    graph = GraphStore.open(store)
+    location = location_of(store)
+    graph = GraphStore.open(location)
     check_output_file(out)
     with context.obj.progress() as sink:
         own = Resources.of(settings.memory, settings.threads, on_event=sink)
-        with with_workers(settings.cluster(), own, shared=[out], inputs=[graph.path / MANIFEST_NAME]) as resources:
+        with with_workers(settings.cluster(), own, shared=[out], inputs=manifest_files(location)) as resources:
             report = rank_store(graph, out, request, resources)
     if settings.as_json:
-        print_json({"store": str(store), "out": str(out), **asdict(report)})
+        print_json({"store": str(location), "out": str(out), **asdict(report)})
     elif not context.obj.quiet:
         peak = f"{format_bytes(report.peak_bytes)} of {format_bytes(report.plan['peak_bytes'])} planned"
         print(f"{out}: {format_count(report.num_written)} nodes, peak memory {peak}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ecgl_scale.base.objects.url import require_directory
 from ecgl_scale.cli.options import Json
 from ecgl_scale.cli.output import print_columns, print_json
 from ecgl_scale.units import format_bytes
@@ -46,6 +47,8 @@ def report(
     for target in (html, figures and figures / "a figure"):
         if target is not None:
             refuse_inside_store(target)
+    for run in runs:
+        require_directory(run, what="ecgl report", fix="copy the runs to this machine first")
     found, omitted = find_runs(runs)
     groups = group_runs(found)
     if as_json:

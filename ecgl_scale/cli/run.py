@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ecgl_scale.base.objects.url import AnyPath, location_of, require_directory
 from ecgl_scale.cli.cluster import ClusterOptions
 from ecgl_scale.cli.options import Json, Memory, StorePath, takes_settings
 from ecgl_scale.cli.output import Output, log_warnings, print_json
@@ -80,7 +81,7 @@ def run(
         typer.Option(
             "--out",
             metavar="RUN",
-            help="Directory of the run; needed unless --dry-run. New or empty, unless with --resume.",
+            help="Directory of the run, or its URL; needed unless --dry-run. New or empty, unless with --resume.",
         ),
     ] = None,
     resume: Annotated[
@@ -120,23 +121,25 @@ def run(
         return
     if out is None:
         raise typer.BadParameter("a run needs a directory", param_hint="--out")
+    location = location_of(out)
     with context.obj.progress() as sink:
         if loaded.engine.ranks == 1:
-            from ecgl_scale.session.run import run as run_config
+            from ecgl_scale.session.remote_run import run_at
 
-            results = run_config(loaded, out, resume=resume, memray=memray, on_event=sink)
+            results = run_at(loaded, location, resume=resume, memray=memray, on_event=sink)
         else:
             from ecgl_scale.session.ranks.run_ranks import run_ranks
 
-            command = _command_of_rank(config, out, overrides, memory)
-            found = run_ranks(loaded, out, command=command, resume=resume, memray=memray, on_event=sink)
+            own = require_directory(out, what="a run of several ranks", fix="give --out a path that all ranks see")
+            command = _command_of_rank(config, own, overrides, memory)
+            found = run_ranks(loaded, own, command=command, resume=resume, memray=memray, on_event=sink)
             if isinstance(found, int):
                 raise typer.Exit(found)
             results = found
     if as_json:
         print_json(results)
     elif not context.obj.quiet:
-        _print_results(results, out)
+        _print_results(results, location)
 
 
 @takes_settings
@@ -144,7 +147,8 @@ def infer(
     context: typer.Context,
     settings: ClusterOptions,
     run_directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of a finished run, or of a model that ECGL.save wrote.")
+        Path,
+        typer.Argument(metavar="RUN", help="Directory or URL of a finished run, or of a model that ECGL.save wrote."),
     ],
     store: StorePath,
     out: Annotated[
@@ -177,7 +181,13 @@ def infer(
 
     with context.obj.progress() as sink:
         report = infer_store(
-            run_directory, store, out, memory=memory, threads=threads, cluster=settings.cluster(), on_event=sink
+            location_of(run_directory),
+            location_of(store),
+            out,
+            memory=memory,
+            threads=threads,
+            cluster=settings.cluster(),
+            on_event=sink,
         )
     if as_json:
         print_json(report)
@@ -202,7 +212,7 @@ def _load(config: Path, overrides: list[str] | None, memory: str | None, setting
     return load_config(config, [*(overrides or []), *given, *settings.overrides()])
 
 
-def _print_results(results: dict[str, Any], out: Path) -> None:
+def _print_results(results: dict[str, Any], out: AnyPath) -> None:
     from ecgl_scale.session.results import summary
 
     matrix = results["matrix"]

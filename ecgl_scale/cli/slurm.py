@@ -66,6 +66,7 @@ def slurm(
     from ecgl_scale.config.schema import load_config
     from ecgl_scale.session.batch.needs import find_needs
     from ecgl_scale.session.batch.script import JobRequest, parse_time, write_script
+    from ecgl_scale.session.ranks.launch import refuse_unshared
 
     seconds = None if time is None else parse_time(time)
     given = [text for override in overrides or [] for text in ("--set", override)]
@@ -82,5 +83,7 @@ def slurm(
     request.check()
     refuse_inside_store(request.out.absolute())
     loaded = load_config(config, [*(overrides or []), *([] if memory is None else [f"memory={memory}"])])
+    if engine is JobEngine.RANKS:
+        refuse_unshared(loaded.model_copy(update={"engine": loaded.engine.model_copy(update={"ranks": nodes})}))
     needs = find_needs(loaded, request.engine, cores=cores, seconds=seconds)
     print(write_script(request, needs, is_timed=seconds is not None), end="")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
+from ecgl_scale.base.objects.url import require_directory
 from ecgl_scale.cli.options import Json
 from ecgl_scale.cli.output import print_json, print_table
 from ecgl_scale.units import format_bytes, format_count, format_seconds
@@ -44,6 +45,7 @@ def status(
     from ecgl_scale.watch.status import RunWatcher
     from ecgl_scale.watch.sweep_status import SweepWatcher, is_sweep
 
+    require_directory(run, what="ecgl status", fix="ask on the machine that runs it, or read its state.json")
     is_watched = watch and not as_json
     if is_sweep(run):
         from ecgl_scale.cli import status_sweep

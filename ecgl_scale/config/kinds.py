@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
+from ecgl_scale.base.objects.url import AnyPath, ObjectUrl, location_of
 from ecgl_scale.errors import UsageError
 from ecgl_scale.units import parse_bytes
 
@@ -15,6 +16,12 @@ def _checked_path(given: object) -> object:
     if isinstance(given, str) and (not given.strip() or "\0" in given):
         raise ValueError("not a path")
     return given
+
+
+def _checked_location(given: object) -> AnyPath:
+    if not isinstance(given, str | Path | ObjectUrl) or not str(given).strip() or "\0" in str(given):
+        raise ValueError("not a path")
+    return location_of(given)
 
 
 def _checked_memory(given: object) -> object:
@@ -31,5 +38,11 @@ def _checked_memory(given: object) -> object:
 
 
 Size = Annotated[int, Field(ge=1)]
-AnyPath = Annotated[Path, BeforeValidator(_checked_path), Field(strict=False)]
+Directory = Annotated[Path, BeforeValidator(_checked_path), Field(strict=False)]
+Location = Annotated[
+    AnyPath,
+    PlainValidator(_checked_location),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "format": "path"}),
+]
 Memory = Annotated[str, BeforeValidator(_checked_memory)]

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, create_model, model_validator
 
 from ecgl_scale.config.keys import NOT_CHANGES, NOT_IN_DIGEST, SECTIONS
-from ecgl_scale.config.kinds import AnyPath, Memory, Size
+from ecgl_scale.config.kinds import Location, Memory, Size
 from ecgl_scale.config.messages import usage_error
 from ecgl_scale.config.method_sections import describe_methods_key, is_method, method_names, section_classes
 from ecgl_scale.config.presets import DEFAULT_PRESET, PRESETS
@@ -75,8 +75,8 @@ class RunConfig(Section):
     These are the keys that hold for every method; a config that is loaded also has a section for each method.
     """
 
-    store: AnyPath = Field(
-        description="The graph, as `ecgl ingest` or `ecgl generate` made it.", json_schema_extra=values("path")
+    store: Location = Field(
+        description="The graph, as `ecgl ingest` or `ecgl generate` made it.", json_schema_extra=values("path or URL")
     )
     method: _Method = Field(default="ecgl", json_schema_extra=_describe_method)
     preset: Literal["paper", "reference", "plus"] = Field(
@@ -98,10 +98,10 @@ class RunConfig(Section):
         json_schema_extra=values("a size such as `512MiB` or `8GiB`, or `null`"),
     )
     threads: Size | None = Field(default=None, description="Threads that read and compute. `null`: one a core.")
-    cache: AnyPath | None = Field(
+    cache: Location | None = Field(
         default=None,
         description="Folder where task graphs are kept for later runs. `null`: inside the run's own.",
-        json_schema_extra=values("path or `null`"),
+        json_schema_extra=values("path, URL or `null`"),
     )
     tasks: TasksConfig = TasksConfig()
     learn: LearnConfig = LearnConfig()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ecgl_scale.config.choices import Dangling, Norm, Quota
-from ecgl_scale.config.kinds import AnyPath, Memory, Size
+from ecgl_scale.config.kinds import Directory, Memory, Size
 from ecgl_scale.errors import UsageError
 
 
@@ -275,7 +275,7 @@ class EngineConfig(Section):
     worker_threads: Size | None = Field(
         default=None, description="Threads of each of `workers`. `null`: an equal share of the cores."
     )
-    tls: AnyPath | None = Field(
+    tls: Directory | None = Field(
         default=None,
         description="Folder with the certificates of the cluster, as `ecgl scheduler --tls` makes it.",
         json_schema_extra=values("path or `null`"),

@@ -9,7 +9,7 @@ compared when they are read. Which files there are follows from the cuts, so nob
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -120,31 +120,52 @@ class FilePlace:
         return self.directory / f"{first}.rows"
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return a copy of the rows, compared with what was written. Memory: the rows, and one file."""
-        out = self.room(start, stop)
-        index = bisect_right(self.cuts, start) - 1
-        while start < stop and index < len(self.cuts) - 1:
-            first, last = self.cuts[index], min(self.cuts[index + 1], stop)
-            rows = self._read_file(index)
-            out[start - (stop - len(out)) : last - (stop - len(out))] = rows[start - first : last - first]
-            start, index = last, index + 1
-        return out
+        """Return a copy of the rows, compared with what was written. Memory: as ``read_into``, and the rows."""
+        rows = self.room(start, stop)
+        self.read_into(start, rows)
+        return rows
+
+    def read_into(self, start: int, out: NDArray[Any]) -> None:
+        """Fill ``out`` with the rows from ``start`` on. Memory: none, but one file where a part of it is asked for."""
+        stop = start + len(out)
+        for index in self._files(start, stop):
+            first, last = self.cuts[index], self.cuts[index + 1]
+            if start <= first and last <= stop:
+                self._read_file(index, out[first - start : last - start])
+                continue
+            rows = self.room(first, last)
+            self._read_file(index, rows)
+            low, high = max(first, start), min(last, stop)
+            out[low - start : high - start] = rows[low - first : high - first]
+
+    def _files(self, start: int, stop: int) -> range:
+        """The files that hold these rows."""
+        return range(bisect_right(self.cuts, start) - 1, bisect_left(self.cuts, stop)) if start < stop else range(0)
+
+    def file_bytes(self, start: int, stop: int) -> int:
+        """Bytes of the files that hold these rows."""
+        files = self._files(start, stop)
+        num_rows = sum(self.cuts[index + 1] - self.cuts[index] for index in files)
+        return num_rows * self._row_bytes + len(files) * CRC_BYTES
+
+    @property
+    def _row_bytes(self) -> int:
+        return int(np.dtype(self.dtype).itemsize) * (1 if self.width is None else self.width)
 
     def room(self, start: int, stop: int) -> NDArray[Any]:
         """Return zeros: what is to be a file is filled in memory first."""
         return _zeros(stop - start, self.dtype, self.width)
 
-    def _read_file(self, index: int) -> NDArray[Any]:
-        path = self._path(self.cuts[index])
-        with storage_errors(path):
-            content = path.read_bytes()
-        num_rows = self.cuts[index + 1] - self.cuts[index]
-        expected = num_rows * np.dtype(self.dtype).itemsize * (1 if self.width is None else self.width)
-        crc = int.from_bytes(content[expected:], "little")
-        if len(content) != expected + CRC_BYTES or crc32c_of(content[:expected]) != crc:
+    def _read_file(self, index: int, rows: NDArray[Any]) -> None:
+        """Read a whole file into ``rows``."""
+        path, content = self._path(self.cuts[index]), rows.reshape(-1).view(np.uint8).data
+        with storage_errors(path), path.open("rb", buffering=0) as file:
+            num_read = 0
+            while num_read < len(content) and (taken := file.readinto(content[num_read:])):
+                num_read += taken
+            crc = file.read(CRC_BYTES + 1)
+        if num_read < len(content) or crc != crc32c_of(content).to_bytes(CRC_BYTES, "little"):
             raise CorruptStoreError("rows of a block are not as they were written", where=path)
-        rows = np.frombuffer(content, self.dtype, count=expected // np.dtype(self.dtype).itemsize)
-        return rows if self.width is None else rows.reshape(num_rows, self.width)
 
     def describe(self) -> Json:
         """Directory, cuts and type."""
@@ -161,11 +182,12 @@ def make_place(
 ) -> HeldPlace | FilePlace:
     """Rows from ``cuts[0] = 0`` to ``cuts[-1]``: in memory where the executor shares it, else in files.
 
-    Memory: the rows, or nothing. In files ``name`` is a directory below the resources' own.
+    Memory: the rows, or nothing. In files ``name`` is a directory below the resources' own. A job that is killed makes
+    them anew, so they need not reach the disk: who notes them in a journal sees to it by ``sync``.
     """
     if resources.executor.shares_memory:
         return HeldPlace(_zeros(cuts[-1], dtype, width))
-    return FilePlace(shared_directory(resources, name), tuple(cuts), dtype, width)
+    return FilePlace(shared_directory(resources, name), tuple(cuts), dtype, width, is_durable=False)
 
 
 def shared_directory(resources: Resources, name: str) -> Path:

@@ -12,6 +12,7 @@ Threads: a work of which several blocks may run at once is called from all threa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -76,6 +77,9 @@ class Work(ABC, Generic[Scratch, Record]):
     def scratch(self) -> Scratch:
         """What a thread needs to itself; made once for each thread that works."""
         return None  # type: ignore[return-value]
+
+    def expect(self, blocks: Sequence[Block]) -> None:
+        """These blocks will be run next, in this order, by this worker: what can be read ahead may be."""
 
     @abstractmethod
     def run(self, block: Block, given: Json, scratch: Scratch) -> Record:

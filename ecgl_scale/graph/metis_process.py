@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 
-def assign_parts(store: Path, num_parts: int, target: Path) -> None:
+def assign_parts(store: str, num_parts: int, target: Path) -> None:
     """Write a part number for each node. Memory: the whole graph, several times."""
     os.environ.setdefault("DGLBACKEND", "pytorch")
     import dgl
@@ -32,4 +32,4 @@ def assign_parts(store: Path, num_parts: int, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    assign_parts(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    assign_parts(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

@@ -98,6 +98,9 @@ class Sweep:
     residual: float
     seconds: float
     read_bytes: int
+    """From the edges on the disk."""
+    exchanged_bytes: int
+    """Through files of vectors, by all workers; ``exchange_bytes`` has the formula."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,11 @@ class RankResult:
     def read_bytes(self) -> int:
         """Bytes that this call read from the disk."""
         return sum(sweep.read_bytes for sweep in self.sweeps)
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """Bytes that workers of this call exchanged through files."""
+        return sum(sweep.exchanged_bytes for sweep in self.sweeps)
 
 
 def plan_importance(
@@ -217,9 +225,9 @@ def _sweep_until_done(sweeps: _Sweeps, journal: VectorJournal | None, resources:
         keep = None
         if journal is not None and resources.executor.shares_memory and journal.is_due:
             keep = journal.place(sweeps.cuts)
-        read_bytes = sweeps.sweep(keep)
+        read_bytes, exchanged_bytes = sweeps.sweep(keep)
         iteration, residual, seconds = sweeps.iteration, sweeps.residual, time.perf_counter() - started
-        done.append(Sweep(iteration, residual, seconds, read_bytes))
+        done.append(Sweep(iteration, residual, seconds, read_bytes, exchanged_bytes))
         if journal is not None:
             _save(journal, sweeps, keep, seconds)
         sweeps.forget(iteration - 1)
@@ -236,9 +244,12 @@ def _save(journal: VectorJournal, sweeps: _Sweeps, keep: FilePlace | None, secon
     own = sweeps.vectors.ranks.at(sweeps.iteration)
     if keep is not None:
         journal.save(keep, entry)
-    elif isinstance(own, FilePlace) or (journal.is_due and seconds >= EVERY_SECONDS):
-        journal.save(own if isinstance(own, FilePlace) else sweeps.ranks, entry)
-        journal.wait()  # the next sweep changes the ranks, or forgets the files that the note before names
+    elif journal.is_due and isinstance(own, FilePlace):
+        journal.save(own, entry)
+        sweeps.keep_files()
+    elif journal.is_due and seconds >= EVERY_SECONDS:
+        journal.save(sweeps.ranks, entry)
+        journal.wait()  # the next sweep changes the ranks
 
 
 class _Sweeps:
@@ -261,6 +272,7 @@ class _Sweeps:
         self._workers = workers
         self._stripes = stripes
         self._dangling = 0.0
+        self._noted: list[int] = []
 
     @property
     def ranks(self) -> Vector:
@@ -275,11 +287,12 @@ class _Sweeps:
         else:
             self.iteration, self.residual = int(finished[1]["iteration"]), float(finished[1]["residual"])
             self.vectors.ranks.at(self.iteration).write(0, finished[0])
+            self.keep_files()
         del finished  # it is not in the plan
         self._dangling = math.fsum(self._run(None, None)[0][:, DANGLING])
 
-    def sweep(self, keep: FilePlace | None) -> int:
-        """Run one round, whose ranks also go to ``keep``; returns the bytes read from the disk."""
+    def sweep(self, keep: FilePlace | None) -> tuple[int, int]:
+        """Run one round, whose ranks also go to ``keep``; returns the bytes read from the disk, and those exchanged."""
         settings, num_nodes = self.settings, self.num_nodes
         has_reset = self.vectors.reset is not None
         lost = settings.damping * self._dangling
@@ -290,20 +303,31 @@ class _Sweeps:
         else:
             constant += (1.0 - settings.damping) / num_nodes
         self.iteration += 1
-        partials, read_bytes = self._run([settings.damping, constant, reset_share], keep)
+        partials, *num_bytes = self._run([settings.damping, constant, reset_share], keep)
         self._dangling = math.fsum(partials[:, DANGLING])
         if not math.isclose(math.fsum(partials[:, TOTAL]), 1.0, abs_tol=1e-4):
             raise AssertionError(f"ranks sum to {math.fsum(partials[:, TOTAL])}, not to one")
         change = math.fsum(partials[:, L1 if settings.norm == "l1" else L2])
         self.residual = change if settings.norm == "l1" else math.sqrt(change)
-        return read_bytes
+        return num_bytes[0], num_bytes[1]
 
-    def _run(self, weights: list[float] | None, keep: FilePlace | None) -> tuple[NDArray[np.float64], int]:
+    def _run(self, weights: list[float] | None, keep: FilePlace | None) -> tuple[NDArray[np.float64], int, int]:
         given = {"round": self.iteration, "weights": weights, "keep": None if keep is None else keep.describe()}
         records = [record for _, record in self._workers.run(self._stripes, given)]
-        return np.concatenate([record.partials for record in records]), sum(record.read_bytes for record in records)
+        return (
+            np.concatenate([record.partials for record in records]),
+            sum(record.read_bytes for record in records),
+            sum(record.exchanged_bytes for record in records),
+        )
 
     def forget(self, number: int) -> None:
-        """Let go of a round's vectors."""
-        self.vectors.ranks.forget(number)
+        """Let go of a round's vectors, but not of ranks that the journal names."""
         self.vectors.contributions.forget(number)
+        if number not in self._noted:
+            self.vectors.ranks.forget(number)
+
+    def keep_files(self) -> None:
+        """The journal is about to name the files of this round; until it does, the note before counts."""
+        self._noted.append(self.iteration)
+        while len(self._noted) > 2:
+            self.vectors.ranks.forget(self._noted.pop(0))

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.engine.place import Place, make_place, open_place
+from ecgl_scale.engine.place import CRC_BYTES, Place, make_place, open_place
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.rounds import Rounds, make_rounds, open_rounds
 from ecgl_scale.engine.work import Json
@@ -93,3 +93,15 @@ def _checked(vector: Vector | None, num_nodes: int, name: str) -> tuple[Vector |
     if not (np.isfinite(vector).all() and (vector >= 0).all() and total > 0):
         raise UsageError(f"{name} is not a distribution", expected="finite values >= 0, not all zero")
     return vector, total
+
+
+def exchange_bytes(cuts: Sequence[int], precision: str, num_workers: int, *, with_reset: bool) -> int:
+    """The bytes that a sweep of so many workers exchanges through files, which are cut at ``cuts``.
+
+    Every worker reads the contributions of all nodes, 4 or 8 bytes each. Whoever has a stripe reads its ranks, degrees
+    and restarts (8 + 4 + 8 bytes a node) and writes its ranks and contributions. Each file ends with its checksum.
+    """
+    num_nodes, num_files, own = cuts[-1], len(cuts) - 1, np.dtype(precision).itemsize
+    shared = num_workers * (num_nodes * own + num_files * CRC_BYTES)
+    vectors = [8, 4, *([8] if with_reset else []), 8, own]
+    return shared + num_nodes * sum(vectors) + num_files * CRC_BYTES * len(vectors)

@@ -157,6 +157,7 @@ def _importance_report(graph: GraphStore, result: RankResult) -> dict[str, Any]:
         "seconds_per_sweep": median,
         "edges_per_second": graph.num_edges / median if median else None,
         "read_bytes": result.read_bytes,
+        "exchanged_bytes": result.exchanged_bytes,
         "sweeps": [asdict(sweep) for sweep in result.sweeps],
     }
 

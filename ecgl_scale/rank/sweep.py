@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.pagerank import DANGLING, finish_range, spread_ranks, sweep_tiles
 from ecgl_scale.engine.block import Block
-from ecgl_scale.engine.place import open_place
+from ecgl_scale.engine.place import FilePlace, Place, open_place
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.rank.rank_vectors import RankVectors
@@ -43,6 +43,9 @@ class SweptStripe:
     partials: Vector
     """For each range of the stripe what ``finish_range`` says of it."""
     read_bytes: int
+    """From the edges on the disk."""
+    exchanged_bytes: int
+    """Through files of vectors, which workers read and write for each other; 0 where they share memory."""
 
 
 class SweepWork(Work[Sums, SweptStripe]):
@@ -70,7 +73,7 @@ class SweepWork(Work[Sums, SweptStripe]):
         self._vectors = vectors
         self._precision = precision
         self._stream = TileStream(graph.tiles, threads)
-        self._next = {block.index: after for block, after in pairwise(order)}
+        self.expect(order)
         self._lock = threading.Lock()
         self._round_held = -1
         self._held: Sums = np.empty(0, precision)
@@ -90,21 +93,30 @@ class SweepWork(Work[Sums, SweptStripe]):
         tiles = self._graph.tiles
         return np.zeros(max(map(tiles.width, tiles.blocks())) * RANGE_ROWS, self._precision)
 
+    def expect(self, blocks: Sequence[Block]) -> None:
+        """While a stripe is swept the next one is read."""
+        self._next = {block.index: after for block, after in pairwise(blocks)}
+
     def run(self, block: Block, given: Json, scratch: Sums) -> SweptStripe:
         """Sweep a stripe and update its rows, or only spread their ranks."""
         number, vectors = given["round"], self._vectors
         start, stop = block.start, block.start + self._graph.tiles.width(block) * RANGE_ROWS
-        contributions = vectors.contributions.at(number).room(start, stop)
+        after = vectors.contributions.at(number)
+        contributions = after.room(start, stop)
         degrees = vectors.degrees.read(start, stop)
+        used: list[Place] = [vectors.degrees, after]
+        read_bytes = exchanged_bytes = 0
         if given["weights"] is None:
             ranks = vectors.ranks.at(number).read(start, stop)
-            partials, read_bytes = _spread(block, ranks, degrees, contributions), 0
+            used.append(vectors.ranks.at(number))
+            partials = _spread(block, ranks, degrees, contributions)
         else:
             ranks = vectors.ranks.at(number - 1).read(start, stop)
             reset = np.empty(0) if vectors.reset is None else vectors.reset.read(start, stop)
             sums = scratch[: stop - start]
             try:
-                read_bytes = self._gather(block, self._all_contributions(number - 1), sums)
+                before, exchanged_bytes = self._all_contributions(number - 1)
+                read_bytes = self._gather(block, before, sums)
             except BaseException:
                 sums[:] = 0.0  # as the next block expects them
                 raise
@@ -112,10 +124,13 @@ class SweepWork(Work[Sums, SweptStripe]):
             weights = (damping, constant, reset_share)
             partials = _finish(block, ranks, sums, reset, degrees, contributions, weights)
             vectors.ranks.at(number).write(start, ranks)
+            used += [vectors.ranks.at(number - 1), vectors.ranks.at(number)]
+            used += [] if vectors.reset is None else [vectors.reset]
             if given["keep"] is not None:
                 open_place(given["keep"]).write(start, ranks)
-        vectors.contributions.at(number).write(start, contributions)
-        return SweptStripe(partials, read_bytes)
+        after.write(start, contributions)
+        exchanged_bytes += sum(place.file_bytes(start, stop) for place in used if isinstance(place, FilePlace))
+        return SweptStripe(partials, read_bytes, exchanged_bytes)
 
     def _gather(self, block: Block, contributions: Sums, sums: Sums) -> int:
         """Add up what comes along the edges into a stripe; returns the bytes read from the disk."""
@@ -127,13 +142,24 @@ class SweepWork(Work[Sums, SweptStripe]):
             read_bytes += piece.read_bytes
         return read_bytes
 
-    def _all_contributions(self, number: int) -> Sums:
+    def _all_contributions(self, number: int) -> tuple[Sums, int]:
+        """Contributions of a round, and how many bytes were read from files for them: by the first who asks.
+
+        Those of the round before make room for them: a worker never holds two vectors.
+        """
         with self._lock:
-            if self._round_held != number:
-                self._held = np.empty(0, self._precision)  # first, or both rounds would be there at once
-                size = self._graph.tiles.num_ranges * RANGE_ROWS
-                self._held, self._round_held = self._vectors.contributions.at(number).read(0, size), number
-            return self._held
+            if self._round_held == number:
+                return self._held, 0
+            self._round_held = -1
+            place, size = self._vectors.contributions.at(number), self._graph.tiles.num_ranges * RANGE_ROWS
+            if not isinstance(place, FilePlace):
+                self._held, self._round_held = place.read(0, size), number
+                return self._held, 0
+            if self._held.size != size:
+                self._held = place.room(0, size)
+            place.read_into(0, self._held)
+            self._round_held = number
+            return self._held, place.file_bytes(0, size)
 
     def close(self) -> None:
         """End the threads that read ahead."""

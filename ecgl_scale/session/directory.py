@@ -44,8 +44,8 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path, config: RunConfig, *, resume: bool) -> RunDirectory:
         """Make a new directory, or with ``resume`` take over one that the same config began; all others are refused."""
-        path = path.absolute()
         refuse_inside_store(path)
+        path = path.absolute()
         check = partial(refuse_other_run, path, config) if resume else partial(_refuse_any_run, path)
         with storage_errors(path):
             check()

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.objects.url import AnyPath, absolute_text, location_of
 from ecgl_scale.engine.block import Block, split_blocks
 from ecgl_scale.engine.executor import run_blocks
 from ecgl_scale.engine.place import shared_directory
@@ -64,7 +65,12 @@ class EvaluateWork(Work[None, Accuracy]):
     has_small_records: ClassVar[bool] = True
 
     def __init__(
-        self, directory: Path, graphs: Sequence[Path], settings: InferSettings, cuts: Path, resources: Resources
+        self,
+        directory: Path,
+        graphs: Sequence[AnyPath],
+        settings: InferSettings,
+        cuts: Path | None,
+        resources: Resources,
     ) -> None:
         self._directory = directory
         self._graphs = graphs
@@ -76,9 +82,9 @@ class EvaluateWork(Work[None, Accuracy]):
         """Where weights and tests are, the graphs, and how logits are made."""
         return {
             "directory": str(self._directory),
-            "graphs": [str(path) for path in self._graphs],
+            "graphs": [absolute_text(path) for path in self._graphs],
             "settings": asdict(self._settings),
-            "cuts": str(self._cuts),
+            "cuts": None if self._cuts is None else str(self._cuts),
         }
 
     @classmethod
@@ -86,9 +92,9 @@ class EvaluateWork(Work[None, Accuracy]):
         """An inference by threads of this process, whatever executor there is around it."""
         return cls(
             Path(description["directory"]),
-            [Path(path) for path in description["graphs"]],
+            [location_of(path) for path in description["graphs"]],
             InferSettings(**description["settings"]),
-            Path(description["cuts"]),
+            None if description["cuts"] is None else Path(description["cuts"]),
             resources.alone(),
         )
 
@@ -118,7 +124,7 @@ def evaluate_elsewhere(
     graphs: Sequence[GraphStore],
     asked: Iterable[Question],
     settings: InferSettings,
-    cuts: Path,
+    cuts: Path | None,
     resources: Resources,
 ) -> Iterator[Accuracy]:
     """Answers in the order of the graphs, by workers that share no memory; what they read is in files meanwhile."""

@@ -16,6 +16,7 @@ import numpy as np
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.base.output_file import check_output_file
 from ecgl_scale.engine.cluster.entrance import with_workers
 from ecgl_scale.engine.cluster.settings import ALONE, ClusterSettings
@@ -25,10 +26,11 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.infer.hops import k_hop_features, plan_k_hops
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference, plan_inference_worker
+from ecgl_scale.session.remote_run import model_directory
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.setup import infer_settings
-from ecgl_scale.store.format import MANIFEST_NAME
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.remote import manifest_files
 from ecgl_scale.units import MIB
 
 _log = logging.getLogger(__name__)
@@ -42,8 +44,8 @@ KERNEL_BYTES = 32 * MIB
 
 
 def infer_store(
-    run: Path,
-    store: Path,
+    run: AnyPath,
+    store: AnyPath,
     out: Path,
     *,
     memory: str | None = None,
@@ -63,8 +65,10 @@ def infer_store(
         The store's features are not those the run was trained on.
     """
     target = check_output_file(out)
-    _refuse_own_files(run, target)
-    model = load_model(run)
+    if isinstance(run, Path):
+        _refuse_own_files(run, target)
+    with model_directory(run) as directory:
+        model = load_model(directory)
     config, num_features = model.config, model.weights.num_features
     resources = Resources.of(
         config.memory if memory is None else memory,
@@ -80,7 +84,7 @@ def infer_store(
             expected="a store with the same features",
         )
     _warn(model, graph)
-    with with_workers(cluster, resources, shared=[target], inputs=[graph.path / MANIFEST_NAME]) as resources:
+    with with_workers(cluster, resources, shared=[target], inputs=manifest_files(graph.path)) as resources:
         found = _predict(model, graph, target, resources)
     return {"out": str(out), "num_nodes": graph.num_nodes, "num_classes": len(model.classes), **found}
 

@@ -232,8 +232,9 @@ class Learner:
                 yield question.score(self.predictor.logits(self.weights, after=after, on=task, ids=question.ids))
             return
         graphs = [self.predictor.test_graph(after, task)[0] for task in on]
-        settings = infer_settings(self.config)
-        yield from evaluate_elsewhere(self.weights, graphs, asked, settings, self.graphs.directory, self._resources)
+        settings, kept = infer_settings(self.config), self.graphs.directory
+        cuts = kept if isinstance(kept, Path) else None
+        yield from evaluate_elsewhere(self.weights, graphs, asked, settings, cuts, self._resources)
 
     def _question(self, after: Task, on: Task) -> Question:
         ids = on.test_ids if self.config.tasks.score == "test" else on.valid_ids

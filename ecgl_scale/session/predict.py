@@ -117,13 +117,14 @@ class Predictor:
         graph, nodes = self.test_graph(after, on)
         directory = self._work / "infer"
         directory.mkdir(parents=True, exist_ok=True)
+        kept = self._graphs.directory
         result = infer_logits(
             graph,
             weights.arrays(),
             self._resources,
             settings=infer_settings(self._config),
             work_directory=directory,
-            cuts_directory=self._graphs.directory,
+            cuts_directory=kept if isinstance(kept, Path) else None,
         )
         logits = np.array(result.logits[positions_of(nodes, ids)], np.float32)
         del result

@@ -47,7 +47,7 @@ from ecgl_scale.session.setup import RunSetup, cluster_of, resources_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.time.estimate import is_long, with_times
 from ecgl_scale.session.worker_table import WORKERS_NAME, WorkerTable
-from ecgl_scale.store.format import MANIFEST_NAME
+from ecgl_scale.store.remote import manifest_files
 from ecgl_scale.tasks.stream import Task
 
 
@@ -76,9 +76,9 @@ def run(
     early: list[Event] = []
     team = team or Team()
     setup = RunSetup.open(config, resources_of(config, _both(early.append, on_event), num_here=team.num_here))
-    files = [out, *([] if config.cache is None else [config.cache])]
+    files = [out, *([config.cache] if isinstance(config.cache, Path) else [])]
     with with_workers(
-        cluster_of(config), setup.resources, shared=files, inputs=[setup.graph.path / MANIFEST_NAME]
+        cluster_of(config), setup.resources, shared=files, inputs=manifest_files(setup.graph.path)
     ) as resources:
         return _run_into(out, replace(setup, resources=resources), early, on_event, team, resume=resume, memray=memray)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import WrittenFile, storage_errors
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.errors import CorruptStoreError, UsageError
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ def checked_ids(ids: Any, num_rows: int) -> NDArray[np.int64]:
     return given.astype(np.int64, copy=False)
 
 
-def expected_file(expected: Mapping[str, T], name: str, directory: Path) -> T:
+def expected_file(expected: Mapping[str, T], name: str, directory: AnyPath) -> T:
     """What the manifest says of a file, which it must name."""
     if name not in expected:
         raise CorruptStoreError("the manifest does not name a file it should", where=directory / name)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from ecgl_scale._version import __version__
 from ecgl_scale.base.durable import WrittenFile, crc32c_of, storage_errors, write_atomically
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, StoreVersionError
 from ecgl_scale.store.source import Json
 from ecgl_scale.units import MIB
@@ -108,8 +109,7 @@ class Manifest:
 
     def write(self, store: Path) -> None:
         """Write the manifest, atomically: from here on the store is complete."""
-        body = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}
-        write_atomically(store / MANIFEST_NAME, _encode(body))
+        write_atomically(store / MANIFEST_NAME, encode_manifest(self))
 
     @classmethod
     def read(cls, store: Path) -> Manifest:
@@ -131,6 +131,11 @@ class Manifest:
             if path.stat().st_size > MAX_MANIFEST_BYTES:
                 raise CorruptStoreError("the manifest is too large to be one", where=path)
             raw = path.read_bytes()
+        return cls.parse(raw, path)
+
+    @classmethod
+    def parse(cls, raw: bytes, path: AnyPath) -> Manifest:
+        """Check the bytes of a manifest that was read from ``path``."""
         try:
             body = json.loads(raw)
             as_written = isinstance(body, dict) and _encode(body).encode() == raw
@@ -154,7 +159,7 @@ class Manifest:
         return cls._from_json(body, path)
 
     @classmethod
-    def _from_json(cls, body: dict[str, Any], path: Path) -> Manifest:
+    def _from_json(cls, body: dict[str, Any], path: AnyPath) -> Manifest:
         # The checksum matched, so this guards against a manifest made by hand, not against accidents.
         try:
             manifest = cls(
@@ -175,6 +180,11 @@ class Manifest:
                 f"the manifest lacks something or holds a wrong value: {error}", where=path
             ) from error
         return manifest
+
+
+def encode_manifest(manifest: Manifest) -> str:
+    """The text of a manifest, as it is in a store."""
+    return _encode({"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(manifest)})
 
 
 def _encode(body: Mapping[str, Any]) -> str:
@@ -234,7 +244,7 @@ def _check_sense(manifest: Manifest) -> None:
         raise ValueError(f"{num_files} files of features are not one a block")
 
 
-def _safe_name(name: str, manifest: Path) -> str:
+def _safe_name(name: str, manifest: AnyPath) -> str:
     if not _FILE_NAME.fullmatch(name) or len(name) > 255 or name == MANIFEST_NAME:
         raise CorruptStoreError(f"the manifest names a file outside the store: {name!r:.300}", where=manifest)
     return name

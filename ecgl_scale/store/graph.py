@@ -12,14 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import crc32c_of
+from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import AnyFeatures, open_features
+from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import NODES_NAME, Manifest
 from ecgl_scale.store.nodes import NodeColumns
+from ecgl_scale.store.publish import build_store_at
+from ecgl_scale.store.remote import files_of, read_manifest
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import check_bytes, check_files
 from ecgl_scale.units import MIB
@@ -42,31 +45,34 @@ class BuildSettings(TypedDict, total=False):
 class GraphStore:
     """An open store. ``edges``, ``tiles``, ``nodes`` and ``features`` read their files when asked, not before."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path
+    def __init__(self, files: StoreFiles, manifest: Manifest) -> None:
+        self.path: AnyPath = files.location
+        self.files = files
         self.manifest = manifest
-        self.edges = EdgeStore(path, manifest)
-        self.tiles = TileStore(path, manifest)
-        self.features: AnyFeatures | None = open_features(path, manifest)
+        self.edges = EdgeStore(files, manifest)
+        self.tiles = TileStore(files, manifest)
+        self.features: AnyFeatures | None = open_features(files, manifest)
         self.nodes: NodeColumns | None = None
         if manifest.columns:
-            self.nodes = NodeColumns(path / NODES_NAME, manifest.files[NODES_NAME].written, manifest.columns)
+            self.nodes = NodeColumns(files, NODES_NAME, manifest.files[NODES_NAME].written, manifest.columns)
 
     @classmethod
-    def open(cls, path: str | Path) -> GraphStore:
+    def open(cls, path: str | AnyPath) -> GraphStore:
         """Open a store, or say which file makes it unusable.
+
+        Files of a store at a URL are fetched when they are first read: see ``store/remote.py``.
 
         Raises
         ------
         IncompleteStoreError, CorruptStoreError, StoreVersionError
             A store is complete and as it was written, or it is refused.
         """
-        path = Path(path)
-        manifest = Manifest.read(path)
-        check_files(path, manifest)
-        if manifest.total_bytes <= READ_WHOLE_BELOW_BYTES:
-            check_bytes(path, manifest)
-        return cls(path, manifest)
+        location = location_of(path)
+        manifest = read_manifest(location)
+        check_files(location, manifest)
+        if isinstance(location, Path) and manifest.total_bytes <= READ_WHOLE_BELOW_BYTES:
+            check_bytes(location, manifest)
+        return cls(files_of(location, manifest), manifest)
 
     @classmethod
     def from_edge_index(
@@ -74,7 +80,7 @@ class GraphStore:
         edge_index: Any,
         x: Any = None,
         y: Any = None,
-        path: str | Path = "graph.ecgl",
+        path: str | AnyPath = "graph.ecgl",
         *,
         num_nodes: int | None = None,
         columns: dict[str, Any] | None = None,
@@ -87,25 +93,26 @@ class GraphStore:
         source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns)
         keep_all = BuildOptions(keep_duplicates=True, self_loops="keep")
         resources, overwrite = Resources.of(settings.get("memory")), settings.get("overwrite", False)
-        build_store(source, Path(path), resources, options=settings.get("options") or keep_all, overwrite=overwrite)
-        return cls.open(path)
+        location = location_of(path)
+        build_store_at(source, location, resources, options=settings.get("options") or keep_all, overwrite=overwrite)
+        return cls.open(location)
 
     @classmethod
-    def from_dgl(cls, graph: dgl.DGLGraph, path: str | Path, **settings: Unpack[BuildSettings]) -> GraphStore:
+    def from_dgl(cls, graph: dgl.DGLGraph, path: str | AnyPath, **settings: Unpack[BuildSettings]) -> GraphStore:
         """Build a store from a homogeneous DGL graph with its ``feat``, ``label`` and other node arrays."""
         from ecgl_scale.store.convert import arrays_of_dgl
 
         return cls._from_arrays(arrays_of_dgl(graph), path, settings)
 
     @classmethod
-    def from_pyg(cls, data: Any, path: str | Path, **settings: Unpack[BuildSettings]) -> GraphStore:
+    def from_pyg(cls, data: Any, path: str | AnyPath, **settings: Unpack[BuildSettings]) -> GraphStore:
         """Build a store from a PyG ``Data`` (or anything with ``edge_index``, ``x``, ``y`` and masks)."""
         from ecgl_scale.store.convert import arrays_of_pyg
 
         return cls._from_arrays(arrays_of_pyg(data), path, settings)
 
     @classmethod
-    def _from_arrays(cls, arrays: dict[str, Any], path: str | Path, settings: BuildSettings) -> GraphStore:
+    def _from_arrays(cls, arrays: dict[str, Any], path: str | AnyPath, settings: BuildSettings) -> GraphStore:
         return cls.from_edge_index(
             arrays["edge_index"],
             arrays["x"],

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ecgl_scale.base.durable import DurableWriter, WrittenFile
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.checked import corrupt
-from ecgl_scale.store.ragged import check_size, map_checked
+from ecgl_scale.store.files import StoreFiles
+from ecgl_scale.store.ragged import map_checked
 from ecgl_scale.store.source import ColumnSource
 
 BATCH_ROWS = 1 << 20
@@ -77,8 +78,9 @@ def write_columns(
 class NodeColumns:
     """The node columns of an open store."""
 
-    def __init__(self, path: Path, expected: WrittenFile, types: dict[str, str]) -> None:
-        self._path = path
+    def __init__(self, files: StoreFiles, name: str, expected: WrittenFile, types: dict[str, str]) -> None:
+        self._files = files
+        self._name = name
         self._expected = expected
         self.types = types
         self._checked = False
@@ -96,16 +98,15 @@ class NodeColumns:
     def blocks(self, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """First row and values of each batch, as views of the mapped file."""
         if name not in self.types:
-            raise UsageError(
-                f"the store has no node column {name!r}", where=self._path, expected=f"one of {self.names}"
-            )
-        check_size(self._path, self._expected)
-        mapped = map_checked(self._path, self._expected, check_crc=not self._checked)
+            where = self._files.location / self._name
+            raise UsageError(f"the store has no node column {name!r}", where=where, expected=f"one of {self.names}")
+        path = self._files.path(self._name)
+        mapped = map_checked(path, self._expected, check_crc=not self._checked)
         self._checked = True
         try:
             reader = pa.ipc.open_file(mapped)
         except pa.ArrowException as error:
-            raise corrupt(self._path, f"is not an Arrow file: {error}") from error
+            raise corrupt(path, f"is not an Arrow file: {error}") from error
         start = 0
         for index in range(reader.num_record_batches):
             column = reader.get_batch(index).column(name)

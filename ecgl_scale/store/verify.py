@@ -22,6 +22,7 @@ from ecgl_scale.base.buffers import ReusableBytes
 from ecgl_scale.base.direct import SECTOR_BYTES, open_direct, round_up
 from ecgl_scale.base.durable import crc32c_of, storage_errors
 from ecgl_scale.base.events import BlockFinished, StageStarted
+from ecgl_scale.base.objects.url import AnyPath, ObjectUrl, absolute_text, location_of
 from ecgl_scale.engine.block import Block, split_blocks
 from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.executor import run_blocks
@@ -33,8 +34,10 @@ from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import open_features
+from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import MANIFEST_NAME, FileRecord, Manifest, probe_file
 from ecgl_scale.store.ragged import Ragged, check_size
+from ecgl_scale.store.remote import MirroredFiles, check_objects, check_probes, files_of, read_manifest
 from ecgl_scale.units import MIB, format_bytes
 
 READ_BYTES = 8 * MIB
@@ -53,8 +56,15 @@ class VerifyReport:
     num_edges: int
 
 
-def check_files(store: Path, manifest: Manifest) -> None:
-    """Compare the directory with the manifest: exactly its files, plain, of the right size, with the right probes."""
+def check_files(store: AnyPath, manifest: Manifest) -> None:
+    """Compare the directory with the manifest: exactly its files, plain, of the right size, with the right probes.
+
+    Of a store at a URL, names and sizes: a probe of every object would take longer than fetching what is needed, which
+    compares all its bytes.
+    """
+    if isinstance(store, ObjectUrl):
+        check_objects(store, manifest)
+        return
     _refuse_strangers(store, manifest)
     for name, record in manifest.files.items():
         path = store / name
@@ -117,15 +127,19 @@ def _check_file(path: Path, record: FileRecord, memory: ReusableBytes) -> None:
         raise corrupt(path, "does not have the bytes that were written")
 
 
-def verify_store(store: Path, resources: Resources, *, fast: bool = False) -> VerifyReport:
+def verify_store(store: AnyPath, resources: Resources, *, fast: bool = False) -> VerifyReport:
     """Check files; unless ``fast``, also every byte, every row and every tile."""
-    manifest = Manifest.read(store)
+    manifest = read_manifest(store)
     check_files(store, manifest)
-    open_features(store, manifest)  # compares their own metadata with the manifest
+    if fast and isinstance(store, ObjectUrl):
+        check_probes(store, manifest)
+    else:
+        files = files_of(store, manifest)
+        open_features(files, manifest)  # compares their own metadata with the manifest
     require_workers(resources, lambda _, threads: [plan_verify_worker(manifest, threads=threads)])
     if not fast:
-        _verify("read every byte", ByteCheck(store, manifest), manifest.total_bytes, "bytes", resources)
-        found = _verify("check rows and tiles", RowCheck(store, manifest), manifest.edges.num_edges, "edges", resources)
+        _verify("read every byte", ByteCheck(files, manifest), manifest.total_bytes, "bytes", resources)
+        found = _verify("check rows and tiles", RowCheck(files, manifest), manifest.edges.num_edges, "edges", resources)
         if found != manifest.edges.num_edges:
             expected = f"{manifest.edges.num_edges:,}"
             raise CorruptStoreError(f"the blocks hold {found:,} edges", where=store, expected=expected)
@@ -159,20 +173,21 @@ class Checked:
 class _StoreCheck(Work[ReusableBytes, Checked]):
     record = Checked
 
-    def __init__(self, store: Path, manifest: Manifest) -> None:
-        self._store = store
+    def __init__(self, files: StoreFiles, manifest: Manifest) -> None:
+        self._files = files
         self._manifest = manifest
-        self._files = list(manifest.files.items())
+        self._records = list(manifest.files.items())
 
     def describe(self) -> Json:
         """Name the store."""
-        return {"store": str(self._store.absolute())}
+        return {"store": absolute_text(self._files.location)}
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> Self:  # noqa: ARG003
         """Open the store's manifest again."""
-        store = Path(description["store"])
-        return cls(store, Manifest.read(store))
+        location = location_of(description["store"])
+        manifest = read_manifest(location)
+        return cls(files_of(location, manifest), manifest)
 
     def scratch(self) -> ReusableBytes:
         """A buffer to read files into."""
@@ -186,12 +201,15 @@ class ByteCheck(_StoreCheck):
 
     def blocks(self) -> list[Block]:
         """A block is a file."""
-        return split_blocks(len(self._files), 1)
+        return split_blocks(len(self._records), 1)
 
     def run(self, block: Block, given: Json, scratch: ReusableBytes) -> Checked:  # noqa: ARG002
         """Compare one file."""
-        name, record = self._files[block.index]
-        _check_file(self._store / name, record, scratch)
+        name, record = self._records[block.index]
+        if isinstance(self._files, MirroredFiles):
+            self._files.check(name)
+        else:
+            _check_file(self._files.path(name), record, scratch)
         return Checked(record.size_bytes)
 
 
@@ -200,9 +218,9 @@ class RowCheck(_StoreCheck):
 
     name = "store.verify_rows"
 
-    def __init__(self, store: Path, manifest: Manifest) -> None:
-        super().__init__(store, manifest)
-        self._edges, self._tiles = EdgeStore(store, manifest), TileStore(store, manifest)
+    def __init__(self, files: StoreFiles, manifest: Manifest) -> None:
+        super().__init__(files, manifest)
+        self._edges, self._tiles = EdgeStore(files, manifest), TileStore(files, manifest)
         self._edges.trust_bytes()
         self._tiles.trust_bytes()
 

@@ -12,21 +12,23 @@ import hashlib
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.events import Note
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.engine.plan import StagePlan, largest
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import LockedError, StoreError, StoreExistsError, UsageError
-from ecgl_scale.store.build import MIN_SPARE_BYTES, MemoryShares, build_store, plan_build_worker
+from ecgl_scale.store.build import MIN_SPARE_BYTES, MemoryShares, plan_build_worker
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.spill import KEY_BYTES
 from ecgl_scale.store.edges.write import RESERVE_BYTES
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.publish import build_store_at
+from ecgl_scale.store.remote import is_taken
 from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -41,7 +43,7 @@ KEY_VERSION = 2
 def extract_graph(
     graph: GraphStore,
     node_ids: Ids,
-    target: Path,
+    target: AnyPath,
     resources: Resources,
     *,
     self_loops: bool = False,
@@ -79,7 +81,7 @@ def extract_graph(
     )
     features = subset.features()
     key = graph_key(graph, node_ids, self_loops=self_loops, scaling=subset.scaling)
-    build_store(
+    build_store_at(
         subset.source(features, {"key": key, "scaling": subset.scaling.kind}),
         target,
         resources,
@@ -176,7 +178,7 @@ class TaskGraphs:
         self,
         graph: GraphStore,
         tasks: TaskStream,
-        directory: Path,
+        directory: AnyPath,
         resources: Resources,
         *,
         self_loops: bool = False,
@@ -184,7 +186,7 @@ class TaskGraphs:
     ) -> None:
         self.graph = graph
         self.tasks = tasks
-        self.directory = Path(directory)
+        self.directory = directory
         self.self_loops = self_loops
         self.scaling = scaling or Scaling()
         self._resources = resources
@@ -246,7 +248,8 @@ class TaskGraphs:
         try:
             return GraphStore.open(path)
         except StoreError as error:
-            if path.exists():
+            is_there = is_taken(path)
+            if is_there:
                 self._resources.on_event(Note(f"a kept task graph is extracted anew: {error.what} ({path})"))
         try:
             return extract_graph(
@@ -256,7 +259,7 @@ class TaskGraphs:
                 self._resources,
                 self_loops=self.self_loops,
                 scaling=self.scaling,
-                overwrite=path.exists(),
+                overwrite=is_there,
             )
         except StoreExistsError:
             # Another run was quicker; or somebody's directory is in our way, which this then says.

@@ -17,6 +17,7 @@ import numpy as np
 
 from ecgl_kernels.induced import keep_edges
 from ecgl_scale.base.durable import atomic_file, storage_errors
+from ecgl_scale.base.objects.url import absolute_text
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
@@ -184,7 +185,7 @@ class SubsetEdges(EdgeSource):
 
     def describe(self, work: Path) -> Json:
         """The store, and a file of the ids."""
-        return {"store": str(self._path.absolute()), "ids": _write_ids(self._ids, work)}
+        return {"store": absolute_text(self._path), "ids": _write_ids(self._ids, work)}
 
     @classmethod
     def open(cls, description: Json) -> SubsetEdges:
@@ -215,7 +216,7 @@ class SubsetRows(RowSource):
 
     def describe(self, work: Path) -> Json:
         """The store, a file of the ids, and the scaling."""
-        path = str(self._graph.path.absolute())
+        path = absolute_text(self._graph.path)
         return {"store": path, "ids": _write_ids(self._ids, work), "scaling": self._scaling.to_json()}
 
     @classmethod

@@ -99,9 +99,9 @@ def test_a_key_that_is_no_text_is_unknown() -> None:
         ("memory=-5", "a size such as 512MiB or 8GiB, or null"),
         ("memory=true", "a size such as 512MiB or 8GiB, or null"),
         ("threads=0", "integer >= 1 or null"),
-        ("store=5", "path"),
-        ("store=''", "path"),
-        ('store="a\\0b"', "path"),
+        ("store=5", "path or URL"),
+        ("store=''", "path or URL"),
+        ('store="a\\0b"', "path or URL"),
         ("learn=5", "a section: keys and values"),
         ("learn=[epochs]", "a section: keys and values"),
     ],
@@ -134,7 +134,7 @@ def test_a_long_value_is_shown_short() -> None:
 
 def test_the_store_must_be_given() -> None:
     error = refused({})
-    assert (error.what, error.expected) == ("the key store is missing", "store: path")
+    assert (error.what, error.expected) == ("the key store is missing", "store: path or URL")
 
 
 @pytest.mark.parametrize(

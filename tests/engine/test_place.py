@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.engine.place import FilePlace, HeldPlace, open_place
 from ecgl_scale.errors import CorruptStoreError, EcglError
 
@@ -69,3 +70,25 @@ def test_writing_rows_that_lie_in_their_place_copies_nothing() -> None:
     part[:] = 7
     place.write(1, part)
     np.testing.assert_array_equal(place.rows, [0, 7, 7, 0, 0])
+
+
+def test_whole_files_are_read_into_an_array_without_a_second_copy(tmp_path: Path) -> None:
+    num_rows, num_files = 1 << 20, 4
+    place = FilePlace(tmp_path, tuple(range(0, num_files * num_rows + 1, num_rows)), "float64", is_durable=False)
+    rows = np.arange(num_files * num_rows, dtype=np.float64)
+    place.write(0, rows)
+    out = np.ones(rows.size)
+    before = own_memory_bytes()
+    with PeakSampler(0.0005) as sampler:
+        place.read_into(0, out)
+    assert sampler.peak_bytes - before < out.nbytes // num_files // 2, "a file was in memory besides"
+    np.testing.assert_array_equal(out, rows)
+
+
+def test_the_bytes_of_files_are_those_on_the_disk(tmp_path: Path) -> None:
+    for width in (None, 3):
+        place, _ = made(tmp_path / str(width), width)
+        sizes = [path.stat().st_size for path in place.directory.iterdir()]
+        assert place.file_bytes(0, 20) == sum(sizes)
+        assert place.file_bytes(5, 11) == sum((place.directory / f"{first}.rows").stat().st_size for first in (4, 10))
+        assert place.file_bytes(5, 5) == 0

@@ -24,9 +24,12 @@ from ecgl_scale.rank.diversity import rank_diversity
 from ecgl_scale.rank.feature_files import FeatureSource
 from ecgl_scale.rank.held_columns import DenseColumns, SparseColumns
 from ecgl_scale.rank.pagerank import PageRankSettings, rank_importance
+from ecgl_scale.rank.rank_vectors import exchange_bytes
 from ecgl_scale.rank.request import RankRequest
 from ecgl_scale.rank.store_ranking import rank_store
+from ecgl_scale.rank.sweep import SweepWork
 from ecgl_scale.store.build import build_store
+from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.sources.arrays import array_source
 from tests.resources import at
 from tests.store.graphs import KEEP_ALL, random_edges
@@ -84,6 +87,35 @@ def test_importance_of_files_has_the_bits_of_memory(
     lost = len(script.get("failures", {})) + len(script.get("after", {}))
     executor = worker().executor
     assert sum(executor.times_run("rank.sweep", block) for block in range(3)) == 3 * 6 + lost
+
+
+@pytest.mark.parametrize("with_reset", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_sweep_exchanges_the_bytes_of_the_formula(
+    graph: GraphStore, worker: Any, with_reset: bool, precision: Any
+) -> None:
+    reset = np.ones(NUM_NODES) if with_reset else None
+    settings = PageRankSettings(tol=0.0, max_iter=2, precision=precision)
+    cuts = [*(block.start for block in graph.tiles.blocks()), graph.tiles.num_ranges * RANGE_ROWS]
+    wanted = exchange_bytes(cuts, precision, 1, with_reset=with_reset)
+    found = rank_importance(graph, worker(), reset=reset, settings=settings)
+    assert [sweep.exchanged_bytes for sweep in found.sweeps] == [wanted, wanted]
+    assert found.exchanged_bytes == 2 * wanted
+    assert rank_importance(graph, at(threads=2), reset=reset, settings=settings).exchanged_bytes == 0
+
+
+def test_a_worker_holds_the_contributions_of_one_round(graph: GraphStore, worker: Any, monkeypatch: Any) -> None:
+    held: list[Any] = []
+    look = SweepWork._all_contributions
+
+    def watch(work: SweepWork, number: int) -> Any:
+        found = look(work, number)
+        held.append(found[0])
+        return found
+
+    monkeypatch.setattr(SweepWork, "_all_contributions", watch)
+    rank_importance(graph, worker(), settings=SETTINGS)
+    assert len({array.ctypes.data for array in held}) == 1
 
 
 def test_only_the_last_two_sweeps_are_in_files(graph: GraphStore, worker: Any, tmp_path: Path) -> None:

@@ -170,6 +170,8 @@ def test_what_makes_no_job_exits_with_2_and_prints_nothing(config: Path) -> None
         (("--nodes", "2"), "give --engine dask or --engine ranks"),
         (("--nodes", "2", "--engine", "dask", "--system", "shell"), "1 with --system shell"),
         (("--nodes", "0"), "--nodes"),
+        (("--nodes", "17", "--engine", "ranks"), "17 ranks"),
+        (("--nodes", "2", "--engine", "ranks", "--set", "learn.batching=minibatch"), "learn.batching=full"),
         (("--time", "12h"), "HH:MM:SS"),
         (("--set", "learn.epochs=many"), "learn.epochs"),
     ):

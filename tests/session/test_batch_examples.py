@@ -15,7 +15,6 @@ from ecgl_scale.cli.main import app
 from ecgl_scale.units import MIB
 from tests.cli_runner import run_cli
 
-RUN_OPTIONS = {name for option in typer.main.get_command(app).commands["run"].params for name in option.opts}  # type: ignore[attr-defined]
 CONFIGS = Path(__file__).parents[2] / "configs"
 SCRIPTS = sorted((CONFIGS / "slurm").iterdir())
 MANIFESTS = sorted((CONFIGS / "k8s").iterdir())
@@ -91,8 +90,6 @@ def test_every_command_in_a_manifest_is_one_of_ours_with_its_own_options(path: P
             for container in pod["containers"]:
                 words = container.get("command") or container["args"]
                 assert all(isinstance(word, str) for word in words)
-                if "--scheduler" in words and words[1] == "run" and "--scheduler" not in RUN_OPTIONS:
-                    pytest.skip("ecgl run has no --scheduler yet")
                 known = {name for parameter in commands.commands[words[1]].params for name in parameter.opts}
                 assert words[0] == "ecgl"
                 assert {word for word in words[2:] if word.startswith("--")} <= known

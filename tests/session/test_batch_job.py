@@ -17,10 +17,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
-from ecgl_scale.cli.main import app
 from ecgl_scale.session.state import RunState
 from ecgl_scale.units import MIB, parse_bytes
 from tests.cli_runner import run_cli
@@ -128,7 +126,7 @@ def fake(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeS
 
 def check_results(run: Path, undisturbed: Path) -> None:
     found, wanted = (without_clocks(read_json(path / "results.json")) for path in (run, undisturbed))
-    assert found == wanted
+    assert {name: value for name, value in found.items() if name != "workers"} == wanted
 
 
 def test_a_job_goes_through_requeues_and_another_job_to_the_results_of_an_undisturbed_run(
@@ -158,21 +156,17 @@ def test_a_job_goes_through_requeues_and_another_job_to_the_results_of_an_undist
     check_results(run, folder / "undisturbed")
 
 
-RUN_OPTIONS = {name for option in typer.main.get_command(app).commands["run"].params for name in option.opts}  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(("engine", "option"), [("ranks", "--ranks"), ("dask", "--scheduler")])
+@pytest.mark.parametrize("engine", ["ranks", "dask"])
 def test_a_job_on_two_nodes_is_requeued_and_ends_with_the_results_of_one_process(
-    folder: Path, fake: FakeSlurm, engine: str, option: str
+    folder: Path, fake: FakeSlurm, engine: str
 ) -> None:
-    if option not in RUN_OPTIONS:
-        pytest.skip(f"ecgl run has no {option} yet")
     fake.submit(folder / "run.yaml", "--nodes", 2, "--engine", engine)
     run = Path("runs/run")
     attempts = [*fake.attempts(lambda number: number == 0 and 0 in learned_tasks(run))]
     assert attempts == [(1, 0, 75), (1, 1, 0)], fake.said()
     check_results(run, folder / "undisturbed")
     assert not [*Path("runs").glob("run.cluster/*.json")]
+    assert "Traceback" not in fake.said()
 
 
 def test_without_a_batch_system_kill_stops_the_run_of_a_script_and_the_same_script_goes_on(

@@ -20,6 +20,7 @@ from ecgl_scale.errors import EcglError, UsageError
 from ecgl_scale.learn.tensors import load_tensors
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.ranks.board import Board
+from ecgl_scale.session.ranks.children import Children
 from ecgl_scale.session.ranks.launch import Launch, find_launch
 from ecgl_scale.session.ranks.team import RankTeam
 from ecgl_scale.session.setup import RunSetup
@@ -143,6 +144,22 @@ def test_no_rank_outlives_the_first_and_two_go_on(config: Path, undisturbed: Pat
     started.process.kill()
     assert started.end()[0] == -signal.SIGKILL
     _check_equal(_run(config, tmp_path / "run", "--resume", "--set", MANY_EPOCHS, "--ranks", 2), undisturbed)
+
+
+def test_the_first_rank_hears_of_a_child_that_ends_wherever_it_is() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        children = Children.start(["sh", "-c", "exit 5"], 2, 1)
+        deadline = time.monotonic() + 10
+        while not heard and time.monotonic() < deadline:
+            time.sleep(0.01)
+        lost = children.lost()
+        children.end()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
+    assert lost == "rank 1 has ended with exit code 5"
 
 
 # --- what is refused, before anything is written

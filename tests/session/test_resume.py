@@ -211,26 +211,19 @@ def test_a_kill_between_the_config_and_the_first_state_can_be_resumed(
 
 
 def test_killed_at_each_of_its_first_steps_on_disk_a_run_begins_or_goes_on_by_the_same_command(
-    store: Path, tmp_path: Path
+    config: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    config = write_config(tmp_path / "run.yaml", store, learn={"hidden": [4], "epochs": 1})
-    undisturbed = tmp_path / "undisturbed"
-    _finish(config, undisturbed, undisturbed)
-    left: list[set[str]] = []
-    while not any("state.json" in names for names in left):
+    """Each process begins with what the one before has left, and comes a step further."""
+    run, left = tmp_path / "early" / "run", [set[str]()]
+    while "state.json" not in left[-1]:
         assert len(left) < MAX_EARLY_KILLS, "the kills never came past the first state"
-        run = tmp_path / f"{len(left)}" / "early" / "run"
-        run.parent.mkdir(parents=True)
-        child = start_child(_die_early, (len(left) + 1,), *_arguments(config, run))
+        child = start_child(_die_early, (len(left),), *_arguments(config, run))
         child.join(60)
         assert child.exitcode == -signal.SIGKILL
-        names = {path.name for path in run.iterdir()} if run.exists() else set()
-        if names not in left:
-            _finish(config, run, undisturbed)
-        left.append(names)
-    assert set() in left
-    assert {".lock", ".config.yaml.partial"} in left
-    assert {".lock", "config.yaml"} in left
+        left.append({path.name for path in run.iterdir()} if run.exists() else set())
+    for names in ({".lock", ".config.yaml.partial"}, {".lock", "config.yaml"}):
+        assert names in left
+    _finish(config, run, undisturbed)
 
 
 def test_a_resumed_run_goes_on_with_the_epoch_after_the_saved_one(

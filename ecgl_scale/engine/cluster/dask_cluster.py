@@ -6,6 +6,7 @@ Nothing is kept in Dask: a unit's answer is fetched when it is there and release
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
@@ -158,12 +159,25 @@ def connect(settings: ClusterSettings) -> Iterator[DaskCluster]:
     """The cluster that a user asked for; what was started for it ends with the ``with``."""
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(PROCESS_CONFIG))
+        stack.enter_context(_silent_client())
         if settings.workers is not None:
             cluster = stack.enter_context(local_cluster(settings))
             yield DaskCluster(stack.enter_context(_client(cluster, cluster.security)))
         else:
             address = scheduler_address(str(settings.scheduler))
             yield DaskCluster(stack.enter_context(_client(address, security_for(address, settings.tls))))
+
+
+@contextmanager
+def _silent_client() -> Iterator[None]:
+    """A client logs a trace when its scheduler is gone, of which we say one line."""
+    logger = logging.getLogger("distributed.client")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @contextmanager

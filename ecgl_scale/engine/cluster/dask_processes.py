@@ -54,13 +54,23 @@ def start_errors(address: Any) -> Iterator[None]:
         raise InvalidInputError(
             "the cluster has no workers", where=address, fix="start some: `ecgl worker ADDRESS|FILE` on each machine"
         ) from error
-    except (OSError, TimeoutError) as error:
+    except (OSError, RuntimeError) as error:
+        causes = [error, *_causes(error)]
+        if not isinstance(causes[-1], OSError):
+            raise
         raise InvalidInputError(
-            f"no scheduler answers: {error}",
+            f"no scheduler answers: {causes[-1]}",
             where=address,
             expected="a running Dask scheduler; with TLS, --tls with its certificates",
             fix="start one with `ecgl scheduler FILE`, or check the address",
         ) from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What an error was raised from, down to the first: Dask says only that a process has not started."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+        yield error
 
 
 @contextmanager

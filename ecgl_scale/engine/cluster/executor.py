@@ -144,6 +144,7 @@ class ClusterWorkers(Generic[Record]):
                         yield block, done.pop(block.index)
                 while (next_block := queue.next_in(done)) is not None:
                     yield next_block, done.pop(next_block.index)
+            self._shape = self._shape.after(under_way.seconds)
         finally:
             for unit, answer in under_way.leave():
                 take(unit, answer)
@@ -190,6 +191,8 @@ class _Round:
         self._tries: dict[int, int] = {}
         self._failed_at: dict[int, set[str]] = {}
         self._to_try_again: list[Unit] = []
+        self.seconds = 0.0
+        """What all units have taken together."""
 
     def answers(self) -> Iterator[tuple[Unit, dict[str, Any]]]:
         """Units as they are done, with what their worker says of them."""
@@ -277,13 +280,15 @@ class _Round:
         return error, True
 
     def _report(self, unit: Unit, answer: dict[str, Any]) -> None:
+        took = json.loads(answer["took"])
+        self.seconds += took["seconds"]
         self._resources.on_event(
             WorkerReported(
                 answer["worker"],
                 self._job.work,
                 len(unit.blocks),
                 self._tries[unit.index],
-                **json.loads(answer["took"]),
+                **took,
             )
         )
 

@@ -82,8 +82,10 @@ class UnitRunner:
         if self._text != job:
             self._close()
             self._open(job)
-        assert self._workers is not None  # noqa: S101 - opened above
-        records = [pack_record(record) for _, record in self._workers.run(read_blocks(blocks), json.loads(given))]
+        assert self._work is not None and self._workers is not None  # noqa: S101, PT018 - opened above
+        unit = read_blocks(blocks)
+        self._work.expect(unit)
+        records = [pack_record(record) for _, record in self._workers.run(unit, json.loads(given))]
         return {"texts": [record.text for record in records], "arrays": [record.arrays for record in records]}
 
     def _open(self, text: str) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from ecgl_scale.engine.block import Block
 
 UNITS_PER_WORKER = 4
-"""In a round: enough for others to help, few enough that messages cost nothing beside the work."""
+"""At most, in a round: enough for others to help, few enough that messages cost nothing beside the work."""
+UNIT_SECONDS = 1.0
+"""Rounds that take less for each worker have one unit for each: a message takes some 15 ms on a busy machine."""
 AHEAD_PER_WORKER = 8
 """So many blocks may be begun before the first that is not done: their records are held by the driver."""
 
@@ -57,6 +59,13 @@ class UnitShape:
     """Whether any number of records may wait for one before them."""
     in_any_order: bool = False
     """Whether records are given on as they come."""
+    units_per_worker: int = UNITS_PER_WORKER
+    """How many units blocks that are dealt out are put into."""
+
+    def after(self, seconds: float) -> UnitShape:
+        """The shape of the next round, when all units of the last have taken so long together."""
+        share = seconds / self.num_workers
+        return replace(self, units_per_worker=max(1, min(UNITS_PER_WORKER, round(share / UNIT_SECONDS))))
 
     @property
     def is_dealt_out(self) -> bool:
@@ -74,7 +83,7 @@ def cut_units(blocks: Iterable[Block], shape: UnitShape) -> Iterator[Unit]:
     if not (isinstance(blocks, Sequence) and shape.is_dealt_out):
         yield from _runs(iter(blocks), shape.at_once)
         return
-    num_units = min(-(-len(blocks) // shape.at_once), shape.num_workers * UNITS_PER_WORKER)
+    num_units = min(-(-len(blocks) // shape.at_once), shape.num_workers * shape.units_per_worker)
     for index in range(num_units):
         yield Unit(index, tuple(blocks[index::num_units]))
 

@@ -12,7 +12,7 @@ from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.session.plan.run_plan import plan_run_workers
 from ecgl_scale.session.setup import RunSetup, cluster_of
-from ecgl_scale.store.format import MANIFEST_NAME
+from ecgl_scale.store.remote import manifest_files
 
 
 def plan_worker(setup: RunSetup) -> tuple[RunSetup, MemoryPlan | None]:
@@ -39,8 +39,7 @@ def plan_worker(setup: RunSetup) -> tuple[RunSetup, MemoryPlan | None]:
 
 
 def _of_cluster(setup: RunSetup, cluster: ClusterSettings) -> tuple[RunSetup, MemoryPlan | None]:
-    manifest = setup.graph.path / MANIFEST_NAME
-    with with_workers(cluster, setup.resources, shared=(), inputs=[manifest]) as resources:
+    with with_workers(cluster, setup.resources, shared=(), inputs=manifest_files(setup.graph.path)) as resources:
         setup = replace(setup, resources=replace(setup.resources, budget=resources.budget))
         found = require_workers(
             resources,

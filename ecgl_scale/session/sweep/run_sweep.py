@@ -39,7 +39,7 @@ from ecgl_scale.session.state import RunState
 from ecgl_scale.session.sweep.run_work import HEARTBEAT_NAME, SEED_PREFIX, RunsHere, RunWork, has_finished, log_of
 from ecgl_scale.session.sweep.sweep_plan import Schedule, Share, make_schedule
 from ecgl_scale.session.sweep.sweep_record import RECORD_NAME, SweepRun, make_record, write_record
-from ecgl_scale.store.format import MANIFEST_NAME
+from ecgl_scale.store.remote import manifest_files
 
 CACHE_NAME = "tasks"
 STAGE = "sweep"
@@ -50,7 +50,7 @@ KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SI
 def with_workers_of(sweep: Sweep, resources: Resources, out: Path) -> AbstractContextManager[Resources]:
     """These resources with the workers that the sweep's config asks for: each of them does whole runs."""
     configs = [combination.config for combination in sweep.combinations]
-    manifests = {config.store / MANIFEST_NAME for config in configs}
+    manifests = {path for config in configs for path in manifest_files(config.store)}
     inputs = [path for path in sorted(manifests) if path.is_file()]  # a run without a store fails by itself
     return with_workers(cluster_of(configs[0]), resources, shared=[out], inputs=inputs)
 
@@ -66,13 +66,13 @@ def run_sweep(sweep: Sweep, out: Path, *, config: Path, resources: Resources, jo
     UsageError
         A run in ``out`` is of another config or store, or none of the runs is possible; nothing has been started.
     """
+    refuse_inside_store(out)
     out = out.absolute()
     runs = [
         SweepRun(combination, seed, out / combination.name / f"{SEED_PREFIX}{seed}")
         for seed in sweep.seeds
         for combination in sweep.combinations
     ]
-    refuse_inside_store(out)
     _refuse_ranks(sweep)
     _refuse_other_directory(out)
     for run in runs:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
 from ecgl_scale.base.memory import own_memory_bytes
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sweep import Jobs
 from ecgl_scale.engine.threads import available_cores
@@ -53,7 +53,7 @@ class Schedule:
     share: Share
     refused: dict[str, EcglError] = field(default_factory=dict)
     """Combinations that cannot run, and why."""
-    store_ids: dict[Path, str] = field(default_factory=dict)
+    store_ids: dict[AnyPath, str] = field(default_factory=dict)
 
 
 def make_schedule(configs: Mapping[str, RunConfig], *, jobs: Jobs | None, num_runs: int) -> Schedule:
@@ -66,7 +66,7 @@ def make_schedule(configs: Mapping[str, RunConfig], *, jobs: Jobs | None, num_ru
     """
     alone = _share(next(iter(configs.values())), 1)
     refused: dict[str, EcglError] = {}
-    store_ids: dict[Path, str] = {}
+    store_ids: dict[AnyPath, str] = {}
     are_small = True
     for name, config in configs.items():
         try:

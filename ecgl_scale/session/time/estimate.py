@@ -62,7 +62,8 @@ EPOCH_SECONDS, TEST_SECONDS, STEP_SECONDS = 0.001, 0.015, 0.05
 def with_times(plan: MemoryPlan, setup: RunSetup) -> MemoryPlan:
     """The plan with the seconds of every stage, on this machine, which is measured for about a second."""
     num_nodes = max(int(task.node_ids.size) for task in setup.stream)
-    rates = measure_machine(setup.graph.path.parent, setup.widths, setup.config, setup.resources, num_nodes=num_nodes)
+    disk = setup.graph.files.directory.parent
+    rates = measure_machine(disk, setup.widths, setup.config, setup.resources, num_nodes=num_nodes)
     return estimate(plan, setup, rates)
 
 

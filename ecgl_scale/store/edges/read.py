@@ -20,6 +20,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import corrupt, expected_file
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.edges.write import block_name
+from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY, Manifest
 from ecgl_scale.store.ragged import Ragged, read_ragged
 
@@ -29,14 +30,14 @@ class _BlockFiles:
 
     directory = ""
 
-    def __init__(self, store: Path, manifest: Manifest) -> None:
+    def __init__(self, files: StoreFiles, manifest: Manifest) -> None:
         starts = manifest.edges.block_starts
-        self._store = store
+        self._files = files
         self._manifest = manifest
         self._checked: set[int] = set()
         self._blocks = [Block(i, starts[i], starts[i + 1]) for i in range(len(starts) - 1)]
         for block in self._blocks:
-            expected_file(manifest.files, block_name(self.directory, block.index), store)
+            expected_file(manifest.files, block_name(self.directory, block.index), files.location)
         self.num_nodes = manifest.num_nodes
         self.num_edges = manifest.edges.num_edges
 
@@ -46,7 +47,7 @@ class _BlockFiles:
 
     def path(self, block: Block) -> Path:
         """The path of the block's file."""
-        return self._store / block_name(self.directory, block.index)
+        return self._files.path(block_name(self.directory, block.index))
 
     def trust_bytes(self) -> None:
         """Skip the crc32c of every block: the caller has compared them all."""
@@ -59,7 +60,7 @@ class _BlockFiles:
     def _read(self, block: Block) -> Ragged:
         name = block_name(self.directory, block.index)
         ragged = read_ragged(
-            self._store / name, self._manifest.files[name].written, check_crc=block.index not in self._checked
+            self._files.path(name), self._manifest.files[name].written, check_crc=block.index not in self._checked
         )
         self._checked.add(block.index)
         return ragged

@@ -30,6 +30,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt, expected_file, open_expected, read_exactly
 from ecgl_scale.store.features.dense_write import BITS, CRC_BYTES, DenseDtype, DenseLayout, write_dense
 from ecgl_scale.store.features.face import FeatureStore
+from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.source import CsrBlock, FloatArray
 from ecgl_scale.units import MIB
 
@@ -51,9 +52,10 @@ class DenseFeatures(FeatureStore):
 
     kind: Literal["dense"] = "dense"
 
-    def __init__(self, directory: Path, layout: DenseLayout, files: tuple[WrittenFile, ...]) -> None:
+    def __init__(self, where: Path | StoreFiles, layout: DenseLayout, files: tuple[WrittenFile, ...]) -> None:
         super().__init__(layout.blocks(), files)
-        self.directory = directory
+        self._where = StoreFiles.of(where)
+        self.directory = self._where.location
         self.layout = layout
         self.num_rows = layout.num_rows
         self.num_features = layout.num_features
@@ -65,9 +67,12 @@ class DenseFeatures(FeatureStore):
         self._tables: dict[int, NDArray[np.uint32]] = {}
 
     @classmethod
-    def open(cls, directory: Path, layout: DenseLayout, expected: Mapping[str, WrittenFile]) -> DenseFeatures:
+    def open(cls, where: Path | StoreFiles, layout: DenseLayout, expected: Mapping[str, WrittenFile]) -> DenseFeatures:
         """Open what ``write_dense`` wrote; ``expected`` is what it returned, read back from the manifest."""
-        path, record = directory / "zarr.json", expected_file(expected, "zarr.json", directory)
+        here = StoreFiles.of(where)
+        directory = here.location
+        record = expected_file(expected, "zarr.json", directory)
+        path = here.path("zarr.json")
         text = bytearray(record.size_bytes)
         with open_expected(path, record) as descriptor:
             if not read_exactly(descriptor, [memoryview(text)], 0) or crc32c_of(text) != record.crc32c:
@@ -78,8 +83,8 @@ class DenseFeatures(FeatureStore):
         files = tuple(expected_file(expected, layout.shard_name(block), directory) for block in layout.blocks())
         for block, file in zip(layout.blocks(), files, strict=True):
             if file.size_bytes != layout.shard_bytes(block):
-                raise corrupt(directory / layout.shard_name(block), f"cannot have {file.size_bytes} bytes")
-        return cls(directory, layout, files)
+                raise corrupt(here.directory / layout.shard_name(block), f"cannot have {file.size_bytes} bytes")
+        return cls(here, layout, files)
 
     @property
     def row_bytes(self) -> int:
@@ -143,7 +148,7 @@ class DenseFeatures(FeatureStore):
         """
         layout = self.layout
         for block in self._blocks[start // layout.rows_per_block : -(-stop // layout.rows_per_block)]:
-            path = self.directory / layout.shard_name(block)
+            path = self._where.path(layout.shard_name(block))
             first = (max(start, block.start) - block.start) // layout.rows_per_chunk
             end = -(-(min(stop, block.stop) - block.start) // layout.rows_per_chunk)
             with open_expected(path, self._files[block.index]) as descriptor:
@@ -165,7 +170,7 @@ class DenseFeatures(FeatureStore):
         for block in self._blocks[start // layout.rows_per_block : -(-stop // layout.rows_per_block)]:
             first = (max(start, block.start) - block.start) // layout.rows_per_chunk
             end = -(-(min(stop, block.stop) - block.start) // layout.rows_per_chunk)
-            path = self.directory / layout.shard_name(block)
+            path = self._where.path(layout.shard_name(block))
             with open_expected(path, self._files[block.index]) as descriptor:
                 offset, size = first * self._stored_bytes, (end - first) * self._stored_bytes
                 os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
@@ -175,7 +180,7 @@ class DenseFeatures(FeatureStore):
     ) -> None:
         """Chunks of a block to ``out``, checked; what the last is longer than ``out`` goes to ``padding``."""
         chunk_bytes = self.layout.chunk_bytes
-        path = self.directory / self.layout.shard_name(block)
+        path = self._where.path(self.layout.shard_name(block))
         crcs = np.empty(end_chunk - first_chunk, "<u4")
         with open_expected(path, self._files[block.index]) as descriptor:
             table = self._table(block, descriptor, path)[first_chunk:end_chunk]
@@ -268,7 +273,7 @@ class DenseFeatures(FeatureStore):
         out_bits: Bits = out.view(bits_dtype)
         for first, end, num_chunks in runs:
             block = self._blocks[wanted[first] // layout.rows_per_block]
-            path = self.directory / layout.shard_name(block)
+            path = self._where.path(layout.shard_name(block))
             start_chunk = int(wanted[first] - block.start) // layout.rows_per_chunk
             packed = buffer[: num_chunks * stored]
             with open_expected(path, self._files[block.index]) as descriptor:

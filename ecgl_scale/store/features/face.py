@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import WrittenFile
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.engine.block import Block
 from ecgl_scale.store.source import CsrBlock, FloatArray
 
@@ -25,7 +25,8 @@ class FeatureStore(ABC):
     """Rows of numbers on disk, compared with the manifest as they are read."""
 
     kind: FeatureKind
-    directory: Path
+    directory: AnyPath
+    """The folder of the features in their store, wherever that is."""
     num_rows: int
     num_features: int
     num_values: int

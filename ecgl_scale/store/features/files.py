@@ -17,6 +17,7 @@ from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.dense_write import DenseDtype, DenseLayout, write_dense
 from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.features.sparse import SparseFeatures, SparseLayout, write_sparse
+from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY, FeatureSection, Manifest
 from ecgl_scale.store.row_source import RowSource
 from ecgl_scale.store.source import DenseSource, SparseSource
@@ -61,7 +62,7 @@ def write_features(
     return section, _below(SPARSE_DIRECTORY, files)
 
 
-def open_features(store: Path, manifest: Manifest) -> AnyFeatures | None:
+def open_features(files: StoreFiles, manifest: Manifest) -> AnyFeatures | None:
     """The features of an open store; None where it has none."""
     section = manifest.features
     if section is None:
@@ -74,11 +75,11 @@ def open_features(store: Path, manifest: Manifest) -> AnyFeatures | None:
             section.rows_per_chunk,
             section.rows_per_block,
         )
-        return DenseFeatures.open(store / DENSE_DIRECTORY, dense, _inside(DENSE_DIRECTORY, manifest))
+        return DenseFeatures.open(files.inside(DENSE_DIRECTORY), dense, _inside(DENSE_DIRECTORY, manifest))
     if section.kind == "sparse":
         sparse = SparseLayout(manifest.num_nodes, section.num_features, section.rows_per_block, section.num_values)
-        return SparseFeatures.open(store / SPARSE_DIRECTORY, sparse, _inside(SPARSE_DIRECTORY, manifest))
-    raise CorruptStoreError(f"the manifest names an unknown kind of features: {section.kind!r}", where=store)
+        return SparseFeatures.open(files.inside(SPARSE_DIRECTORY), sparse, _inside(SPARSE_DIRECTORY, manifest))
+    raise CorruptStoreError(f"the manifest names an unknown kind of features: {section.kind!r}", where=files.location)
 
 
 def dense_matrix(features: FeatureStore) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from ecgl_scale.errors import InvalidInputError, StoreVersionError, UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt, expected_file, open_expected
 from ecgl_scale.store.features.csr import clean_block, join_csr, to_dense
 from ecgl_scale.store.features.face import FeatureStore
+from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.source import CsrBlock, SparseSource
 from ecgl_scale.units import MIB
 
@@ -137,9 +138,10 @@ class SparseFeatures(FeatureStore):
 
     kind: Literal["sparse"] = "sparse"
 
-    def __init__(self, directory: Path, layout: SparseLayout, files: tuple[WrittenFile, ...]) -> None:
+    def __init__(self, where: Path | StoreFiles, layout: SparseLayout, files: tuple[WrittenFile, ...]) -> None:
         super().__init__(layout.blocks(), files)
-        self.directory = directory
+        self._where = StoreFiles.of(where)
+        self.directory = self._where.location
         self.layout = layout
         self.num_rows = layout.num_rows
         self.num_features = layout.num_features
@@ -148,10 +150,13 @@ class SparseFeatures(FeatureStore):
         self._checked: set[int] = set()
 
     @classmethod
-    def open(cls, directory: Path, layout: SparseLayout, expected: Mapping[str, WrittenFile]) -> SparseFeatures:
+    def open(
+        cls, where: Path | StoreFiles, layout: SparseLayout, expected: Mapping[str, WrittenFile]
+    ) -> SparseFeatures:
         """Open what ``write_sparse`` wrote; ``expected`` is what it returned, read back from the manifest."""
         names = [layout.file_name(block) for block in layout.blocks()]
-        return cls(directory, layout, tuple(expected_file(expected, name, directory) for name in names))
+        here = StoreFiles.of(where)
+        return cls(here, layout, tuple(expected_file(expected, name, here.location) for name in names))
 
     @property
     def row_bytes(self) -> int:
@@ -172,7 +177,7 @@ class SparseFeatures(FeatureStore):
         """Rows of one block, as views of the mapped file. Memory: none of ours."""
         import pyarrow as pa
 
-        path = self.directory / self.layout.file_name(block)
+        path = self._where.path(self.layout.file_name(block))
         with open_expected(path, self._files[block.index]):
             mapped = pa.memory_map(str(path))
         is_first = block.index not in self._checked

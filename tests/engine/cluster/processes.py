@@ -1,0 +1,107 @@
+"""A cluster of real processes, as a user starts them: ``ecgl scheduler``, ``ecgl worker``; and what is left of one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.running import cli_command
+
+ROOT = Path(__file__).parents[3]
+END_SECONDS = 30.0
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether it is so before the time is over."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def start(
+    *arguments: object, environment: Mapping[str, str] | None = None, under: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start ``ecgl`` in a process group of its own."""
+    return subprocess.Popen(
+        [*under, *cli_command(*arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        start_new_session=True,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """End it as a batch system does, with everything below it; returns its code and what it said."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        _, said = process.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        _, said = process.communicate()
+    return process.returncode, said
+
+
+def group_is_gone(leader: int) -> bool:
+    """Whether no process of a group is left."""
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return True
+    states = [
+        path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()
+    ]
+    return not [fields for fields in states if int(fields[2]) == leader and fields[0] != "Z"]
+
+
+@dataclass
+class Processes:
+    """A scheduler and its workers."""
+
+    file: Path
+    options: Sequence[object] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    workers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start_scheduler(self, *options: object) -> subprocess.Popen[str]:
+        """Start it, and wait until it says where it listens."""
+        self.file.unlink(missing_ok=True)
+        scheduler = start("scheduler", self.file, *self.options, *options, environment=self.environment)
+        assert wait_until(lambda: self.file.exists() or scheduler.poll() is not None)
+        assert scheduler.poll() is None, end(scheduler)[1]
+        return scheduler
+
+    def start_worker(self, *, under: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start one; it joins when it can."""
+        worker = start(
+            "worker", self.file, "--memory", "1GiB", "--threads", 1, *self.options,
+            environment=self.environment, under=under,
+        )  # fmt: skip
+        self.workers.append(worker)
+        return worker
+
+
+@contextmanager
+def processes(
+    directory: Path, num_workers: int, *options: object, environment: Mapping[str, str] | None = None
+) -> Iterator[Processes]:
+    """A scheduler and so many workers, until the end of the ``with``."""
+    cluster = Processes(directory / "scheduler.json", options, environment or {})
+    with ExitStack() as stack:
+        stack.callback(end, cluster.start_scheduler())
+        stack.callback(lambda: [end(worker) for worker in cluster.workers])
+        for _ in range(num_workers):
+            cluster.start_worker()
+        yield cluster

@@ -1,0 +1,171 @@
+"""Faults in real workers: kills in every stage, failing disks, flipped bits, units that never succeed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ecgl_scale import GraphStore
+from ecgl_scale.base.events import Note
+from ecgl_scale.engine import work as work_module
+from ecgl_scale.engine.block import split_blocks
+from ecgl_scale.engine.executor import run_blocks
+from ecgl_scale.engine.journal import RecordJournal
+from ecgl_scale.errors import CorruptStoreError, EcglError, StorageError
+from ecgl_scale.rank.pagerank import PageRankSettings
+from ecgl_scale.rank.request import RankRequest
+from ecgl_scale.rank.store_ranking import rank_store
+from ecgl_scale.store.build import build_store
+from ecgl_scale.store.sources.kron import kron_source
+from ecgl_scale.store.verify import verify_store
+from tests.engine.cluster.conftest import ScriptedWorkers
+from tests.engine.cluster.fake_cluster import HOME, NAME, Rows, rows_work
+from tests.faults.running import file_checksums, leftovers
+from tests.resources import at
+
+pytestmark = pytest.mark.faults
+
+BLOCKS = split_blocks(160, 10)
+GIVEN = {"factor": 3}
+REQUEST = RankRequest(kind="both", pagerank=PageRankSettings(tol=0.0, max_iter=6))
+
+
+@pytest.fixture(autouse=True)
+def _table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_module, "WORKS", {**work_module.WORKS, NAME: HOME})
+
+
+def run_rows(workers: ScriptedWorkers, folder: Path) -> None:
+    work = rows_work(folder / "rows", BLOCKS)
+    journal: RecordJournal[Rows] = RecordJournal(folder / "journal", {"job": 1}, Rows)
+    resources = workers.resources.with_work(folder / "work")
+    assert [block for block, _ in run_blocks(work, BLOCKS, resources, journal, GIVEN)] == BLOCKS
+    np.testing.assert_array_equal(work.place.read(0, 160), np.arange(160) * 3)
+
+
+def test_workers_killed_in_every_stage_of_a_ranking_change_no_bit(
+    workers: ScriptedWorkers, store: Path, tmp_path: Path
+) -> None:
+    graph, stages = GraphStore.open(store), ("rank.degrees", "rank.attribute.accumulate", "rank.diversity")
+    rank_store(graph, tmp_path / "alone.parquet", REQUEST, at())
+    for stage in stages:
+        workers.script.plan(stage, 0, ["kill"])
+    workers.script.plan("rank.sweep", 1, [None, None, "kill", None, "kill"])
+    rank_store(graph, tmp_path / "workers.parquet", REQUEST, workers.resources)
+    assert (tmp_path / "workers.parquet").read_bytes() == (tmp_path / "alone.parquet").read_bytes()
+    assert leftovers(tmp_path) == []
+    for stage in stages:
+        assert workers.script.times_begun(stage, 0) >= 2, stage
+    begun = workers.script.begun("rank.sweep")
+    num_deaths, num_rounds, num_stripes = 2, 1 + 6, len(begun)
+    assert sum(begun.values()) <= num_rounds * num_stripes + num_deaths * num_stripes
+
+
+def test_a_worker_killed_at_random_times_changes_no_bit(workers: ScriptedWorkers, store: Path, tmp_path: Path) -> None:
+    graph, rng = GraphStore.open(store), np.random.default_rng(5)
+    request = dataclasses.replace(REQUEST, pagerank=PageRankSettings(tol=0.0, max_iter=40))
+    rank_store(graph, tmp_path / "alone.parquet", request, at())
+    stop, killed = threading.Event(), list[int]()
+    cluster = workers.resources.executor.cluster  # type: ignore[attr-defined]
+
+    def kill_now_and_then() -> None:
+        while not stop.wait(float(rng.uniform(0.2, 1.2))) and len(killed) < 3:
+            pids = [facts.pid for facts in cluster.describe({})]
+            os.kill(int(rng.choice(pids)), signal.SIGKILL)
+            killed.append(1)
+
+    killer = threading.Thread(target=kill_now_and_then)
+    killer.start()
+    try:
+        rank_store(graph, tmp_path / "workers.parquet", request, workers.resources)
+    finally:
+        stop.set()
+        killer.join()
+    assert killed
+    assert (tmp_path / "workers.parquet").read_bytes() == (tmp_path / "alone.parquet").read_bytes()
+    assert leftovers(tmp_path) == []
+
+
+def test_workers_killed_in_ingest_and_verify_leave_the_same_store(workers: ScriptedWorkers, tmp_path: Path) -> None:
+    build_store(kron_source(scale=17, edge_factor=2, num_features=4), tmp_path / "alone.ecgl", at())
+    for stage in ("ingest.partition", "ingest.block", "store.verify_bytes", "store.verify_rows"):
+        workers.script.plan(stage, 0, ["kill"])
+    build_store(kron_source(scale=17, edge_factor=2, num_features=4), tmp_path / "workers.ecgl", workers.resources)
+    verify_store(tmp_path / "workers.ecgl", workers.resources)
+    assert file_checksums(tmp_path / "workers.ecgl") == file_checksums(tmp_path / "alone.ecgl")
+    assert leftovers(tmp_path) == []
+    assert workers.script.works() >= {"ingest.partition", "ingest.block", "store.verify_bytes", "store.verify_rows"}
+    assert workers.script.times_begun("ingest.block", 0) == 2
+
+
+@pytest.mark.parametrize(("action", "message"), [("raise:broken", "broken"), ("kill", "a worker was lost, try 3 of 3")])
+def test_a_block_that_never_succeeds_is_named_after_three_tries_and_healed_it_alone_is_done(
+    workers: ScriptedWorkers, tmp_path: Path, action: str, message: str
+) -> None:
+    workers.script.plan(NAME, 7, action)
+    with pytest.raises(EcglError, match=message) as caught:
+        run_rows(workers, tmp_path)
+    assert caught.value.exit_code == 70
+    assert "blocks 7, 15" in str(caught.value.where)
+    assert workers.script.times_begun(NAME, 7) == 3
+    finished = set(workers.script.begun(NAME)) - {7, 15}
+    workers.script.begin()
+    run_rows(workers, tmp_path)
+    assert {7, 15} <= set(workers.script.begun(NAME))
+    assert not finished & set(workers.script.begun(NAME))
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize(("code", "tries"), [("EIO", 3), ("ESTALE", 3), ("ENOSPC", 1)])
+def test_a_disk_that_fails_in_a_worker_is_a_storage_error_with_its_name(
+    workers: ScriptedWorkers, tmp_path: Path, code: str, tries: int
+) -> None:
+    workers.script.plan(NAME, 3, f"errno:{code}")
+    with pytest.raises(StorageError, match="the disk refused") as caught:
+        run_rows(workers, tmp_path)
+    assert caught.value.exit_code == 5
+    assert "on worker" in str(caught.value.where)
+    assert workers.script.times_begun(NAME, 3) == tries
+
+
+def test_a_disk_that_fails_once_is_tried_on_the_other_worker(workers: ScriptedWorkers, tmp_path: Path) -> None:
+    workers.script.plan(NAME, 3, ["errno:EIO"])
+    run_rows(workers, tmp_path)
+    assert workers.script.times_begun(NAME, 3) == 2
+    assert len([event for event in workers.events if isinstance(event, Note) and event.is_warning]) == 1
+
+
+def _flip_when_there(folder: Path, pattern: str, found: list[Path], stop: Callable[[], bool]) -> None:
+    while not stop() and not found:
+        for path in folder.rglob(pattern):
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 8
+            path.write_bytes(content)
+            found.append(path)
+            break
+        time.sleep(0.002)
+
+
+def test_a_bit_that_flips_between_units_is_found_and_named(
+    workers: ScriptedWorkers, store: Path, tmp_path: Path
+) -> None:
+    stop, found = threading.Event(), list[Path]()
+    flipper = threading.Thread(target=_flip_when_there, args=(tmp_path, "degrees/all/0.rows", found, stop.is_set))
+    workers.script.plan("rank.sweep", 0, "sleep:0.5")
+    flipper.start()
+    try:
+        with pytest.raises(CorruptStoreError, match="not as they were written") as caught:
+            rank_store(GraphStore.open(store), tmp_path / "scores.parquet", REQUEST, workers.resources)
+    finally:
+        stop.set()
+        flipper.join()
+    assert str(found[0]) in str(caught.value.where)
+    assert not (tmp_path / "scores.parquet").exists()
