@@ -93,7 +93,7 @@ def scheduler(
             "or be sure that the network is trusted",
             file=sys.stderr,
         )
-    _dask()
+    require_dask()
     from ecgl_scale.engine.cluster.dask_processes import run_scheduler
 
     run_scheduler(file, host=host, port=port, tls=tls)
@@ -123,13 +123,14 @@ def worker(
 
     if memory is not None:
         parse_bytes(memory)
-    _dask()
+    require_dask()
     from ecgl_scale.engine.cluster.dask_processes import START_SECONDS, run_worker
 
     run_worker(wait_for_scheduler(address, START_SECONDS), memory=memory, threads=threads, scratch=scratch, tls=tls)
 
 
-def _dask() -> None:
+def require_dask() -> None:
+    """Refuse where Dask is not installed."""
     from importlib.util import find_spec
 
     if find_spec("distributed") is None:

@@ -190,3 +190,15 @@ def test_a_plan_says_what_one_worker_needs_and_refuses_what_it_has_not(
     of_cluster = json.loads(done("plan", config, "--json", *workers).stdout)["worker"]
     assert (of_cluster["fits"], of_cluster["budget_bytes"]) == (True, 2 * GIB)
     assert of_cluster["budget_from"].startswith("worker ")
+
+
+def test_the_doctor_tries_a_directory_on_every_worker(
+    tmp_path: Path, workers: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ecgl_scale.cli.doctor.DISK_TEST_BYTES", 4 * MIB)
+    monkeypatch.setattr("ecgl_scale.cli.doctor.check_dgl", lambda: "works")
+    lines = done("doctor", "--root", tmp_path, *workers).stdout.splitlines()
+    assert sum(line.startswith(("this process ", "worker 0 ", "worker 1 ")) for line in lines) == 3
+    tried = json.loads(done("doctor", "--root", tmp_path, "--json", *workers).stdout)["root"]["tried"]
+    assert [(one["worker"], one["problem"]) for one in tried][1:] == [("worker 0", ""), ("worker 1", "")]
+    assert not list(tmp_path.iterdir())

@@ -81,6 +81,12 @@ class DaskCluster:
             found = self.client.run(describe_worker, dict(files))
         return [WorkerFacts(**{**facts, "unseen": tuple(facts["unseen"])}) for _, facts in sorted(found.items())]
 
+    def run_on_all(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Mapping[str, Any]:
+        """What a function of ours returns on each worker, by the worker's name."""
+        with _lost_cluster():
+            names, found = self.names(), self.client.run(function, *arguments)
+        return {names.get(address, address): answer for address, answer in found.items()}
+
     def names(self) -> Mapping[str, str]:
         """Addresses and names of those that are there and take units: one that was asked to leave does not."""
         with _lost_cluster():
