@@ -48,7 +48,34 @@ class SweptStripe:
     """Through files of vectors, which workers read and write for each other; 0 where they share memory."""
 
 
-class SweepWork(Work[Sums, SweptStripe]):
+class StripeScratch:
+    """What a thread needs for a stripe: its sums, zero whenever nobody uses them, and its rows where they are in files.
+
+    Rows of every stripe are read into the same memory: to touch new memory takes about as long as to read a file.
+    """
+
+    def __init__(self, num_rows: int, precision: str) -> None:
+        self.sums: Sums = np.zeros(num_rows, precision)
+        self._rows: dict[str, NDArray[Any]] = {}
+
+    def room(self, name: str, place: Place, start: int, stop: int) -> NDArray[Any]:
+        """Rows to fill: those of the place, or memory for a file, as the last stripe left it."""
+        if not isinstance(place, FilePlace):
+            return place.room(start, stop)
+        if name not in self._rows:
+            self._rows[name] = place.room(0, len(self.sums))
+        return self._rows[name][: stop - start]
+
+    def read(self, name: str, place: Place, start: int, stop: int) -> NDArray[Any]:
+        """Rows of a stripe."""
+        if not isinstance(place, FilePlace):
+            return place.read(start, stop)
+        rows = self.room(name, place, start, stop)
+        place.read_into(start, rows)
+        return rows
+
+
+class SweepWork(Work[StripeScratch, SweptStripe]):
     """What a round does to one stripe.
 
     ``given`` has the number of the ``round``; its ``weights`` (damping, constant, reset share), None where ranks are
@@ -88,32 +115,33 @@ class SweepWork(Work[Sums, SweptStripe]):
         vectors = RankVectors.open(description["vectors"])
         return cls(GraphStore.open(description["store"]), vectors, description["precision"], threads=resources.threads)
 
-    def scratch(self) -> Sums:
-        """Sums of the widest stripe, zero whenever nobody uses them."""
+    def scratch(self) -> StripeScratch:
+        """Room for the widest stripe."""
         tiles = self._graph.tiles
-        return np.zeros(max(map(tiles.width, tiles.blocks())) * RANGE_ROWS, self._precision)
+        return StripeScratch(max(map(tiles.width, tiles.blocks())) * RANGE_ROWS, self._precision)
 
     def expect(self, blocks: Sequence[Block]) -> None:
         """While a stripe is swept the next one is read."""
         self._next = {block.index: after for block, after in pairwise(blocks)}
 
-    def run(self, block: Block, given: Json, scratch: Sums) -> SweptStripe:
+    def run(self, block: Block, given: Json, scratch: StripeScratch) -> SweptStripe:
         """Sweep a stripe and update its rows, or only spread their ranks."""
         number, vectors = given["round"], self._vectors
         start, stop = block.start, block.start + self._graph.tiles.width(block) * RANGE_ROWS
         after = vectors.contributions.at(number)
-        contributions = after.room(start, stop)
-        degrees = vectors.degrees.read(start, stop)
+        contributions = scratch.room("contributions", after, start, stop)
+        contributions[block.num_rows :] = 0.0  # the padding of the last stripe
+        degrees = scratch.read("degrees", vectors.degrees, start, stop)
         used: list[Place] = [vectors.degrees, after]
         read_bytes = exchanged_bytes = 0
         if given["weights"] is None:
-            ranks = vectors.ranks.at(number).read(start, stop)
+            ranks = scratch.read("ranks", vectors.ranks.at(number), start, stop)
             used.append(vectors.ranks.at(number))
             partials = _spread(block, ranks, degrees, contributions)
         else:
-            ranks = vectors.ranks.at(number - 1).read(start, stop)
-            reset = np.empty(0) if vectors.reset is None else vectors.reset.read(start, stop)
-            sums = scratch[: stop - start]
+            ranks = scratch.read("ranks", vectors.ranks.at(number - 1), start, stop)
+            reset = np.empty(0) if vectors.reset is None else scratch.read("reset", vectors.reset, start, stop)
+            sums = scratch.sums[: stop - start]
             try:
                 before, exchanged_bytes = self._all_contributions(number - 1)
                 read_bytes = self._gather(block, before, sums)
