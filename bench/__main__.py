@@ -18,6 +18,7 @@ CASES = (
     "rank_products",
     "epoch",
     "ranks",
+    "simulate",
     "inference",
     "plan_peaks",
     "plan_time",

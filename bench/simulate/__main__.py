@@ -1,6 +1,6 @@
 """Predict stages on machines that we do not have, and check the same formulas on the one that we have.
 
-    python -m bench.simulate [--scale 20] [--check-scale 22] [--nodes 100000] [--check-nodes 400000] [--sweeps 10]
+    python -m bench.simulate [--scale 20] [--check-scale 22] [--nodes 400000] [--check-nodes 1200000] [--sweeps 10]
 
 Rates are measured on the smaller graphs with one process; the larger ones are then predicted and measured, with one
 process of all cores and with two workers of one core each. The record has both, the ratio, and the tables.
@@ -28,6 +28,7 @@ MACHINES = {
     "10 Gb/s, files 20 GB/s": Machine(32, 256 * GB, 1.25 * GB, 20 * GB, 1 * GB),
     "100 Gb/s, files 200 GB/s": Machine(32, 256 * GB, 12.5 * GB, 200 * GB, 5 * GB),
 }
+TINY_SCALE = 12
 COUNTS = (1, 16, 256)
 CHECKED = ("sweep", "attribute", "diversity")
 
@@ -35,13 +36,14 @@ CHECKED = ("sweep", "attribute", "diversity")
 def run(work: Path, scales: tuple[int, int], nodes: tuple[int, int], sweeps: int, repeats: int) -> dict[str, Any]:
     """Rates, the check here, and the tables."""
     small = make_stores(work, scales[0], nodes[0])
-    rates = measure_rates(small, work, sweeps, repeats)
+    tiny = make_stores(work, TINY_SCALE, nodes[0] // 50)
+    rates = measure_rates(small, tiny, work, sweeps, repeats)
     large = make_stores(work, scales[1], nodes[1])
     checks = [
         _check(large, work, sweeps, repeats, rates, num_workers=1),
         _check(large, work, sweeps, repeats, rates, num_workers=2),
     ]
-    for stores in (small, large):
+    for stores in (tiny, small, large):
         shutil.rmtree(stores.kron)
         shutil.rmtree(stores.sbm)
     tables = [
@@ -82,8 +84,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=int, default=20)
     parser.add_argument("--check-scale", type=int, default=22)
-    parser.add_argument("--nodes", type=int, default=100_000)
-    parser.add_argument("--check-nodes", type=int, default=400_000)
+    parser.add_argument("--nodes", type=int, default=400_000)
+    parser.add_argument("--check-nodes", type=int, default=1_200_000)
     parser.add_argument("--sweeps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--work", type=Path, default=DEFAULT_WORK / "simulate")

@@ -75,18 +75,24 @@ def medians(measure: Callable[[], dict[str, float]], repeats: int) -> dict[str, 
     return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
 
-def measure_rates(stores: Stores, work: Path, sweeps: int, repeats: int) -> Rates:
-    """What one core does, from a process that has all of them; and what files and messages cost."""
+def measure_rates(stores: Stores, tiny: Stores, work: Path, sweeps: int, repeats: int) -> Rates:
+    """What one core does, from a process that has all of them; and what files and messages cost.
+
+    What a stage takes of a tiny graph does not grow with the graph, and is no part of a rate.
+    """
     cores = len(os.sched_getaffinity(0))
     taken = medians(lambda: rank_seconds(stores, work, sweeps), repeats)
+    begin = medians(lambda: rank_seconds(tiny, work, 2), repeats)
+    elsewhere = medians(lambda: rank_seconds(tiny, work, 2, "--workers", "1", "--worker-threads", "1"), repeats)
     kron, sbm = stores.kron_graph, stores.sbm_graph
     read, written = _place_rates(work / "place", repeats)
     column_bytes = _column_rate(stores.sbm, sbm, repeats)
     loading = 4 * sbm.nodes * sbm.features / (cores * column_bytes)
-    walking = max(taken["diversity"] - loading, 0.1 * taken["diversity"])
+    walking = max(taken["diversity"] - begin["diversity"] - loading, 0.1 * taken["diversity"])
+    growing = max(taken["attribute"] - begin["attribute"], 0.1 * taken["attribute"])
     return Rates(
         build_edges=kron.edges / stores.build_seconds / cores,
-        attribute_values=2 * sbm.nodes * sbm.features / taken["attribute"] / cores,
+        attribute_values=2 * sbm.nodes * sbm.features / growing / cores,
         sweep_edges=kron.edges / taken["sweep"] / cores,
         distance_values=(sbm.edges + sbm.nodes) * sbm.features / walking / cores,
         column_bytes=column_bytes,
@@ -94,7 +100,8 @@ def measure_rates(stores: Stores, work: Path, sweeps: int, repeats: int) -> Rate
         place_read_bytes=read,
         place_write_bytes=written,
         unit_seconds=_unit_seconds(work, repeats),
-        open_seconds=_open_seconds(stores, work, repeats),
+        begin=begin,
+        begin_elsewhere=elsewhere,
     )
 
 
@@ -104,13 +111,14 @@ def _column_rate(store: Path, graph: Graph, repeats: int) -> float:
 
     features = GraphStore.open(store).features
     assert features is not None
-    out = np.empty((int(graph.nodes), graph.features), np.float32)
+    num_bytes = 4 * graph.nodes * graph.features
 
     def once() -> None:
-        for block, rows in features.stream():
+        out = np.empty((int(graph.nodes), graph.features), np.float32)  # new memory, as a slice of columns is
+        for block, rows in features.stream(read_ahead=0, threads=1):
             out[block.start : block.stop] = rows
 
-    return out.nbytes / _median_seconds(once, repeats)
+    return num_bytes / _median_seconds(once, repeats)
 
 
 def _place_rates(directory: Path, repeats: int) -> tuple[float, float]:
@@ -149,13 +157,6 @@ def _unit_seconds(work: Path, repeats: int) -> float:
         spread_out = _report("rank", str(store), "--out", str(out), "--workers", "1", *options)["importance"]
         seconds.append((spread_out["seconds_per_sweep"] - local["seconds_per_sweep"]) / UNITS_PER_WORKER)
     return statistics.median(seconds)
-
-
-def _open_seconds(stores: Stores, work: Path, repeats: int) -> float:
-    """The attribute vector of a small graph by one worker of one thread, less what one thread here takes."""
-    local = medians(lambda: rank_seconds(stores, work, 2, "--threads", "1"), repeats)["attribute"]
-    there = medians(lambda: rank_seconds(stores, work, 2, "--workers", "1", "--worker-threads", "1"), repeats)
-    return max(there["attribute"] - local, 0.0)
 
 
 def _median_seconds(call: Callable[[], Any], repeats: int) -> float:

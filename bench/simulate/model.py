@@ -33,8 +33,10 @@ class Rates:
     place_write_bytes: float
     unit_seconds: float
     """To send a unit, have it begun, and get its record."""
-    open_seconds: float
-    """Until a worker has opened the first work of a command: it loads libraries for it."""
+    begin: dict[str, float]
+    """Seconds of a stage on a graph of next to nothing, by one process: what does not grow with the graph."""
+    begin_elsewhere: dict[str, float]
+    """The same by one worker: it loads what the stage needs, and its units are sent."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class _Job:
         edges, nodes = share * self.graph.edges, share * self.graph.nodes
         moved = (24 * edges + 8 * nodes + 8 * nodes * self.graph.features) / self.num
         cpu = edges / (self.cores * self.rates.build_edges)
-        return Cost(cpu + self._transfer(moved) + self._opening(2 * UNITS_PER_WORKER), moved)
+        return Cost(cpu + self._transfer(moved) + self._handing_out(2 * UNITS_PER_WORKER), moved)
 
     def append(self) -> Cost:
         """A hundredth of the graph is new, and only that is sorted and written."""
@@ -133,7 +135,7 @@ class _Job:
         values = 2 * self.graph.nodes * self.graph.features
         moved = (4 * values + 32 * self.graph.nodes) / self.num
         cpu = values / (self.cores * self.rates.attribute_values)
-        return Cost(max(cpu, self._transfer(moved)) + self._opening(2 * UNITS_PER_WORKER), moved)
+        return Cost(max(cpu, self._transfer(moved)) + self._beginning("attribute", 2 * UNITS_PER_WORKER), moved)
 
     def sweep(self) -> Cost:
         """Edges of own stripes, from the page cache where they fit; everybody's contributions; own rows."""
@@ -169,7 +171,8 @@ class _Job:
         gathered = (self.graph.edges + self.graph.nodes) * self.graph.features
         walking = gathered / (self.cores * self.rates.distance_values)
         squares = 16 * self.graph.nodes / self.num * passes
-        return Cost(loading + walking + self._handing_out(UNITS_PER_WORKER * passes), loaded + squares)
+        beginning = self._beginning("diversity", UNITS_PER_WORKER * passes)
+        return Cost(loading + walking + beginning, loaded + squares)
 
     def infer(self) -> Cost:
         """Two layers: a dense product, then a mean along the edges from rows that every machine holds."""
@@ -180,7 +183,7 @@ class _Job:
             between = 0.0 if self.num == 1 else 4 * self.graph.nodes * width * (1 + 1 / self.num)
             seconds += dense + gather + self._transfer(between) + self._handing_out(2 * UNITS_PER_WORKER)
             moved += between
-        return Cost(seconds + self._opening(0), moved)
+        return Cost(seconds, moved)
 
     def epoch(self) -> Cost:
         """Forward and backward over the rows, by ranks: lanes are added up by one exchange."""
@@ -193,9 +196,11 @@ class _Job:
     def _transfer(self, each_bytes: float) -> float:
         return self.machine.transfer(each_bytes, self.num)
 
-    def _opening(self, units_per_machine: int) -> float:
-        """The first work of a command is opened, and its units are handed out."""
-        return 0.0 if self.num == 1 else self.rates.open_seconds + self._handing_out(units_per_machine)
+    def _beginning(self, stage: str, units_per_machine: int) -> float:
+        """What a stage takes whatever the graph; one worker's units are in what was measured of it."""
+        if self.num == 1:
+            return self.rates.begin[stage]
+        return self.rates.begin_elsewhere[stage] + units_per_machine * (self.num - 1) * self.rates.unit_seconds
 
     def _handing_out(self, units_per_machine: int) -> float:
         """One driver sends and hears of all units; one machine needs no messages."""

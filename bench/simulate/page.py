@@ -32,7 +32,6 @@ def _rates(record: dict[str, Any]) -> str:
         "place_read_bytes": ("rows in files, read with their checksum", 1e9, "GB/s"),
         "place_write_bytes": ("rows in files, written with their checksum", 1e9, "GB/s"),
         "unit_seconds": ("a unit sent, begun and answered", 1e-3, "ms"),
-        "open_seconds": ("the first work of a command on a worker", 1.0, "s"),
     }
     lines = ["| of one core | rate |", "|---|---|"]
     for name, (text, unit, suffix) in shown.items():
