@@ -1,6 +1,6 @@
 """Workers in processes of their own against threads of one process; and two machines of a network, on one.
 
-    python -m bench.cluster [--scales 20 22 24] [--sweeps 8] [--repeats 3] [--network-scale 20]
+    python -m bench.cluster [--scales 20 22 24] [--sweeps 8] [--repeats 3] [--network-scales 20 22 24]
 
 The first part is a sweep of PageRank by ``ecgl rank --workers 2`` (a thread each) beside ``--threads 2``, in turns, on
 Kronecker stores (edge factor 16, both directions), with the tile files in the page cache and without; starting workers
@@ -23,18 +23,18 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness import DEFAULT_WORK, drop_page_cache, ecgl, run_measured, save, spread
+from bench.harness import DEFAULT_WORK, RESULTS, drop_page_cache, ecgl, run_measured, save, spread
 from bench.netns import RATE, Machine, machines, reason_without
 
 THREADS = ("--threads", "2")
 WORKERS = ("--workers", "2", "--worker-threads", "1")
 
 
-def run(work: Path, scales: list[int], sweeps: int, repeats: int, network_scale: int | None) -> dict[str, Any]:
+def run(work: Path, scales: list[int], sweeps: int, repeats: int, network_scales: list[int]) -> dict[str, Any]:
     """Measure both parts; stores are removed when they are done with."""
     rows = [_overhead(work, scale, sweeps, repeats) for scale in scales]
-    reason = "not asked for" if network_scale is None else reason_without()
-    network = {"left_out": reason} if network_scale is None or reason else _network(work, network_scale)
+    reason = reason_without()
+    network: Any = [_network(work, scale) for scale in network_scales] if reason is None else {"left_out": reason}
     return {"sweeps": sweeps, "rows": rows, "network": network}
 
 
@@ -181,11 +181,24 @@ def main() -> None:
     parser.add_argument("--scales", type=int, nargs="*", default=[20, 22, 24])
     parser.add_argument("--sweeps", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--network-scale", type=int, default=20)
+    parser.add_argument("--network-scales", type=int, nargs="*", default=[20, 22, 24])
+    parser.add_argument("--keep", action="store_true", help="keep what the record has of other scales")
     parser.add_argument("--work", type=Path, default=DEFAULT_WORK)
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
-    save("cluster", run(given.work, given.scales, given.sweeps, given.repeats, given.network_scale))
+    found = run(given.work, given.scales, given.sweeps, given.repeats, given.network_scales)
+    save("cluster", _with_kept(found) if given.keep else found)
+
+
+def _with_kept(found: dict[str, Any]) -> dict[str, Any]:
+    """What was found, and what the record has of scales that were not asked for."""
+    kept = json.loads((RESULTS / "cluster.json").read_text(encoding="utf-8"))
+    for part in ("rows", "network"):
+        scales = {row["scale"] for row in found[part]}
+        found[part] = sorted(
+            [*found[part], *(row for row in kept[part] if row["scale"] not in scales)], key=lambda row: row["scale"]
+        )
+    return found
 
 
 if __name__ == "__main__":

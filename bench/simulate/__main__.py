@@ -43,9 +43,8 @@ def run(work: Path, scales: tuple[int, int], nodes: tuple[int, int], sweeps: int
         _check(large, work, sweeps, repeats, rates, num_workers=1),
         _check(large, work, sweeps, repeats, rates, num_workers=2),
     ]
-    for stores in (tiny, small, large):
-        shutil.rmtree(stores.kron)
-        shutil.rmtree(stores.sbm)
+    for path in (*tiny.paths, *small.paths, *large.paths):
+        shutil.rmtree(path)
     tables = [
         {"graph": graph.name, "machines": name, "count": count, **as_rows(simulate(graph, machine, count, rates))}
         for graph in GRAPHS

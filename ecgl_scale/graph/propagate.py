@@ -136,6 +136,8 @@ class StreamedPropagation:
         if resources.work is None:
             raise EcglError(f"workers that {STAGE} share no directory", expected="resources with a working directory")
         cuts = [*(block.start for block in blocks), len(x)]
+        with storage_errors(resources.work):
+            resources.work.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix="propagate-", dir=resources.work) as directory:
             own = resources.with_work(Path(directory))
             place, sent = (make_place(own, name, cuts, "<f4", x.shape[1]) for name in ("x", "sent"))

@@ -214,3 +214,31 @@ def test_workers_killed_in_a_run_and_an_inference_change_no_result(workers: Scri
     assert (tmp_path / "workers.parquet").read_bytes() == (tmp_path / "alone.parquet").read_bytes()
     assert {stage: workers.script.times_begun(stage, 0) >= 2 for stage in stages} == dict.fromkeys(stages, True)
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_workers_killed_while_sparse_features_are_summed_passed_along_and_multiplied_change_no_result(
+    workers: ScriptedWorkers, tmp_path: Path
+) -> None:
+    drawn = draw_graph(num_features=64)
+    drawn.x[drawn.x < np.quantile(drawn.x, 0.95)] = 0.0
+    store = write_store(tmp_path / "store.ecgl", drawn, features_as="sparse")
+    address = workers.resources.executor.cluster.client.scheduler.address  # type: ignore[attr-defined]
+    learn = {"hidden": [8], "epochs": 3, "lr": 0.02}
+    passed = write_config(tmp_path / "passed.yaml", store, learn=learn, method="cat")
+    plain = write_config(tmp_path / "plain.yaml", store, learn=learn)
+    stages = ("rank.attribute.strip_sums", "rank.attribute.strip_values", "graph.propagate", "infer.prepare")
+    for stage in stages:
+        workers.script.plan(stage, 0, ["kill"])
+    for name, where in (("alone", ()), ("workers", ("--scheduler", address))):
+        for command in (
+            ("rank", store, "--out", tmp_path / f"ranks-{name}.parquet"),
+            ("run", passed, "--out", tmp_path / f"passed-{name}"),
+            ("run", plain, "--out", tmp_path / f"plain-{name}"),
+            ("infer", tmp_path / "plain-alone", store, "--out", tmp_path / f"labels-{name}.parquet"),
+        ):
+            ran = run_cli("--quiet", *command, *where)
+            assert ran.code == 0, ran.stderr
+    for pattern in ("ranks-{}.parquet", "labels-{}.parquet", "passed-{}/metrics.parquet", "plain-{}/bank.arrow"):
+        alone, spread = ((tmp_path / pattern.format(name)).read_bytes() for name in ("alone", "workers"))
+        assert alone == spread, pattern
+    assert {stage: workers.script.times_begun(stage, 0) >= 2 for stage in stages} == dict.fromkeys(stages, True)
