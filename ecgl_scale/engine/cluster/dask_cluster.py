@@ -24,6 +24,7 @@ from ecgl_scale.engine.cluster.dask_processes import (
     local_cluster,
     security_for,
     start_errors,
+    start_missing,
 )
 from ecgl_scale.engine.cluster.failure import pack_error_text
 from ecgl_scale.engine.cluster.handshake import WorkerFacts, describe_process
@@ -168,7 +169,7 @@ def connect(settings: ClusterSettings) -> Iterator[DaskCluster]:
         if settings.workers is not None:
             cluster = stack.enter_context(local_cluster(settings))
             client = stack.enter_context(_client(cluster, cluster.security))
-            yield DaskCluster(client, partial(cluster.scale, settings.workers))
+            yield DaskCluster(client, partial(start_missing, cluster))
         else:
             address = scheduler_address(str(settings.scheduler))
             yield DaskCluster(stack.enter_context(_client(address, security_for(address, settings.tls))))

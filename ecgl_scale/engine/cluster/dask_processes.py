@@ -19,6 +19,7 @@ from typing import Any
 
 import dask.config
 from distributed import LocalCluster, Nanny, Scheduler, Security
+from distributed.core import Status
 from distributed.exceptions import WorkerStartTimeoutError
 
 from ecgl_scale.engine.cluster.settings import ClusterSettings, is_open_to_others, write_scheduler_file
@@ -42,6 +43,8 @@ PROCESS_CONFIG = {
     "distributed.scheduler.allowed-failures": 2,  # three tries, as everywhere
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.scheduler.work-stealing": False,
+    # Dask looks so long after a loss whether the worker is back, and ends who restarts just then after another loss.
+    "distributed.deploy.lost-worker-timeout": "1h",
 }
 
 
@@ -89,6 +92,18 @@ def local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
         preload=_preloads(),
     ) as cluster:
         yield cluster
+
+
+def start_missing(cluster: LocalCluster) -> None:
+    """Start anew who has given up: a nanny does, for good, when its worker is killed while it starts."""
+
+    def drop_ended() -> None:
+        for name, nanny in [*cluster.workers.items()]:
+            if nanny.status in (Status.closed, Status.failed):
+                del cluster.workers[name]
+        cluster.scale(len(cluster.worker_spec))
+
+    cluster.loop.add_callback(drop_ended)  # where it changes the same table itself
 
 
 def _preloads() -> list[str]:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import dask
 import numpy as np
 import pytest
 
@@ -180,10 +179,7 @@ def test_a_bit_that_flips_between_units_is_found_and_named(
 
 def test_a_worker_that_dask_has_given_up_is_started_anew(tmp_path: Path) -> None:
     """Dask's nanny leaves when its worker is killed while it starts."""
-    with (
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "100ms"}),
-        with_workers(ClusterSettings(workers=1), at("2GiB", 1), shared=[tmp_path / "out"]) as resources,
-    ):
+    with with_workers(ClusterSettings(workers=1), at("2GiB", 1), shared=[tmp_path / "out"]) as resources:
         cluster = resources.executor.cluster  # type: ignore[attr-defined]
         (before,) = cluster.names()
         local = cluster.client.cluster
