@@ -180,7 +180,9 @@ class _Job:
         for width_in, width in ((self.graph.features, self.graph.hidden), (self.graph.hidden, self.graph.classes)):
             dense = 2 * self.graph.nodes * width_in * width / (self.cores * self.rates.flops)
             gather = self.graph.edges * width / (self.cores * self.rates.distance_values)
-            between = 0.0 if self.num == 1 else 4 * self.graph.nodes * width * (1 + 1 / self.num)
+            rows = 4 * self.graph.nodes * width
+            stays = self.num == 1 and rows < 0.6 * self.machine.memory_bytes
+            between = 0.0 if stays else rows * (1 + 1 / self.num)
             seconds += dense + gather + self._transfer(between) + self._handing_out(2 * UNITS_PER_WORKER)
             moved += between
         return Cost(seconds, moved)
