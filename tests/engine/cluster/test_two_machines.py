@@ -15,7 +15,7 @@ def test_two_machines_of_a_network_give_the_same_bytes_and_rows_stay_off_the_cab
     reason = reason_without()
     if reason is not None:
         pytest.skip(reason)
-    found = cluster_case.run(tmp_path, [], 1, 1, network_scale=10)["network"]
+    (found,) = cluster_case.run(tmp_path, [], 1, 1, network_scales=[10])["network"]
     assert {row["command"]: row["same_bytes"] for row in found["rows"]} == dict.fromkeys(
         ("rank", "run", "infer", "ingest"), True
     )
