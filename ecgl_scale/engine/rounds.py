@@ -10,10 +10,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol
 
 from ecgl_scale.engine.place import FilePlace, HeldPlace, Place, make_place, open_place
 from ecgl_scale.engine.work import Json
@@ -88,12 +85,3 @@ def make_rounds(resources: Resources, name: str, cuts: Sequence[int], dtype: str
         return FileRounds(made[0])
     made += [make_place(resources, name, cuts, dtype) for _ in range(in_memory - 1)]
     return HeldRounds(tuple(place for place in made if isinstance(place, HeldPlace)))
-
-
-def keep_rows(resources: Resources, name: str, cuts: Sequence[int], rows: NDArray[Any]) -> HeldPlace | FilePlace:
-    """Rows that the driver has and all workers read: as they are, or written to files."""
-    if resources.executor.shares_memory:
-        return HeldPlace(rows)
-    place = make_place(resources, name, cuts, np.dtype(rows.dtype).name)
-    place.write(cuts[0], rows)
-    return place

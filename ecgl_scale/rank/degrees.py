@@ -19,7 +19,7 @@ from ecgl_kernels.csr import count_sources
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.place import FilePlace, HeldPlace, make_place, open_place
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.engine.rounds import Rounds, keep_rows, make_rounds, open_rounds
+from ecgl_scale.engine.rounds import Rounds, make_rounds, open_rounds
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.graph import GraphStore
@@ -48,7 +48,7 @@ def out_degrees(graph: GraphStore) -> NDArray[np.uint32]:
 def keep_degrees(graph: GraphStore, resources: Resources, name: str, cuts: Sequence[int]) -> HeldPlace | FilePlace:
     """The degrees in a place that all workers see; the driver holds them only where it shares its memory."""
     if resources.executor.shares_memory:
-        return keep_rows(resources, name, cuts, out_degrees(graph))
+        return HeldPlace(out_degrees(graph))
     degrees = make_place(resources, f"{name}/all", cuts, "uint32")
     parts = [] if graph.manifest.edges.symmetrised else cut_parts(graph)
     counts = make_rounds(resources, f"{name}/parts/0", cuts, "uint32", in_memory=1)
