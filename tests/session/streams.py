@@ -85,8 +85,8 @@ def without_clocks(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def events_of(run: Path, kind: str) -> list[dict[str, Any]]:
-    """What a run has said, of one kind of event."""
-    lines = (run / "events.jsonl").read_text().splitlines()
+    """What a run has said, of one kind of event; a line that is being written is not yet said."""
+    lines = (run / "events.jsonl").read_text().split("\n")[:-1]
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
