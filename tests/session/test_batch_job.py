@@ -73,14 +73,16 @@ class FakeSlurm:
         steps = self.folder / "steps"
         steps.unlink(missing_ok=True)
         environment = os.environ | environment_of(script, job, attempt)
-        with (self.folder / f"log-{job}").open("ab") as log:
-            with subprocess.Popen(["bash", script], env=environment, stdout=log, stderr=log) as started:
-                deadline = time.monotonic() + PATIENCE_SECONDS
-                while started.poll() is None and not is_time_up() and time.monotonic() < deadline:
-                    time.sleep(0.01)
-                for process in steps.read_text().split() if steps.exists() and started.poll() is None else ():
-                    os.kill(int(process), signal.SIGUSR2)
-                return started.wait(PATIENCE_SECONDS)
+        with (
+            (self.folder / f"log-{job}").open("ab") as log,
+            subprocess.Popen(["bash", script], env=environment, stdout=log, stderr=log) as started,
+        ):
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while started.poll() is None and not is_time_up() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            for process in steps.read_text().split() if steps.exists() and started.poll() is None else ():
+                os.kill(int(process), signal.SIGUSR2)
+            return started.wait(PATIENCE_SECONDS)
 
 
 def environment_of(script: Path, job: int, attempt: int) -> dict[str, str]:
