@@ -115,9 +115,7 @@ def weights_state(weights: SharedWeights, name: str) -> Arrays:
 
 
 def weights_of_state(state: Mapping[str, NDArray[Any]], name: str, like: SharedWeights) -> SharedWeights:
-    """What ``weights_state`` gave, in the shape of ``like``."""
+    """What ``weights_state`` gave, in the shape of ``like``: outputs for classes that are new since are zero."""
     weights = like.copy()
-    with torch.no_grad():
-        for index, parameter in enumerate(weights.parameters()):
-            parameter.copy_(torch.from_numpy(np.array(state[f"{name}.{index}"])))
+    weights.take([torch.from_numpy(np.array(state[f"{name}.{i}"])) for i in range(len(like.parameters()))])
     return weights
