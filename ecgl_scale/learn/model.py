@@ -35,6 +35,8 @@ Propagate = Callable[[torch.Tensor], torch.Tensor]
 Init = Literal["torch", "kaiming"]
 
 KIND = "weights"
+HEAD = int.from_bytes(b"head", "big")
+"""Tells the numbers that new outputs begin with from others that a task draws."""
 
 
 class SharedWeights:
@@ -103,10 +105,14 @@ class SharedWeights:
         Its tensors are then others, which lie in memory as the old ones did; all other layers stay as they are.
         """
         weight, bias = self.layers[-1]
-        drawn = SharedWeights.create(weight.shape[1], [], num_new, bias=bias is not None, init=init, seed=seed)
-        ((more, more_bias),) = drawn.layers
+        more, more_bias = self.draw_outputs(num_new, init=init, seed=seed)
         longer_bias = None if bias is None or more_bias is None else _with_rows(bias, more_bias)
         self.layers[-1] = (_with_rows(weight, more), longer_bias)
+
+    def draw_outputs(self, num_new: int, *, init: Init = "torch", seed: int = 0) -> Layer:
+        """The rows that ``grow`` gives the head."""
+        weight, bias = self.layers[-1]
+        return self.create(weight.shape[1], [], num_new, bias=bias is not None, init=init, seed=seed).layers[0]
 
     def take(self, values: Sequence[torch.Tensor]) -> None:
         """Take over the numbers of other tensors of the same shapes; one with fewer rows leaves zeros in the rest."""
@@ -252,6 +258,11 @@ class SharedWeights:
                 expected=f"widths {list(widths)}: features, hidden layers, classes",
             )
         return loaded
+
+
+def head_seed(seed: int, task_index: int) -> int:
+    """What outputs for a task's new classes are drawn with in a run of this seed, whatever came before."""
+    return int(np.random.SeedSequence((seed, task_index, HEAD)).generate_state(1)[0])
 
 
 def padded_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

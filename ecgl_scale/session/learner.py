@@ -19,7 +19,7 @@ from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.table import method_of
-from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.learn.model import SharedWeights, head_seed
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
@@ -36,8 +36,6 @@ from ecgl_scale.tasks.stream import Task
 
 BANK_NAME = "bank.arrow"
 SMALL_EPOCH_FLOPS = 2e8
-HEAD_SEED = int.from_bytes(b"head", "big")
-"""Tells the numbers that new outputs begin with from all others that a task draws."""
 
 
 class Learner:
@@ -179,8 +177,7 @@ class Learner:
         """Give the head so many outputs; those that are new begin as (seed, task) say, whatever came before."""
         num_new = num_outputs - self.weights.num_classes
         if num_new > 0:
-            seed = int(np.random.SeedSequence((self.config.seed, task_index, HEAD_SEED)).generate_state(1)[0])
-            self.trainer.grow_head(num_new, init=self.config.learn.init, seed=seed)
+            self.trainer.grow_head(num_new, init=self.config.learn.init, seed=head_seed(self.config.seed, task_index))
 
     def train_epoch(self, task: Task, epoch: int) -> EpochResult:
         """One epoch. Outputs are ranked as the last epoch has them, before its step, as in the public code."""
