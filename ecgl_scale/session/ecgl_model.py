@@ -200,7 +200,7 @@ class ECGL:
         if stream is None or stream.split_hash != saved.more.get("split_hash"):
             raise UsageError("these tasks are not those the model was trained on", expected="the same stream and split")
         learner = self._begin(graph, stream, ignore_events)
-        learner.grow_head(saved.weights.num_classes)
+        learner.trainer.grow_head(saved.weights.num_classes)
         learner.weights.take(saved.weights.parameters())
         self._saved, self._next, self.weights_ = saved, int(saved.more["tasks_learned"]), learner.weights
         if "matrix" in saved.more:
