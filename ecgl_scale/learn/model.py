@@ -107,7 +107,7 @@ class SharedWeights:
         self.layers[-1] = (_with_rows(weight, num_new), None if bias is None else _with_rows(bias, num_new))
 
     def take(self, values: Sequence[torch.Tensor]) -> SharedWeights:
-        """Itself, with the numbers of other tensors of the same shapes; one with fewer rows leaves zeros in the rest."""
+        """Itself, with the numbers of other tensors of the same shapes; fewer rows leave zeros in the rest."""
         with torch.no_grad():
             for parameter, value in zip(self.parameters(), values, strict=True):
                 parameter[: len(value)] = value
