@@ -163,7 +163,7 @@ def build_store(
         shares = MemoryShares.of(resources.room_bytes, threads=resources.threads, num_keys_hint=keys_hint)
         if is_shared:
             shares = replace(shares, kept_bytes=0)  # keys go through files
-        _require_disk(source, keys_hint, shares, staging.path)
+        require_disk(source, keys_hint, shares, staging.path)
         on_event = resources.on_event
         clock = StageClock(sampler, on_event)
         own = resources.with_threads(shares.threads)
@@ -172,9 +172,9 @@ def build_store(
             shares = replace(shares, block_edges=journal.block_edges(shares.block_edges))
         edges, files = _write_edges(source, plan, options, staging.path, own, shares, clock, journal)
         with clock.stage("write features"):
-            features, feature_files = _features(source, staging.path, features_as, feature_dtype, own, journal)
+            features, feature_files = build_features(source, staging.path, features_as, feature_dtype, own, journal)
         with clock.stage("write node columns"):
-            columns = _columns(source, staging.path, on_event)
+            columns = build_columns(source, staging.path, on_event)
         files.update(feature_files)
         if columns is not None:
             files[NODES_NAME] = columns.file
@@ -189,8 +189,7 @@ def build_store(
         )
         if journal is not None:
             journal.remove()
-            for left in staging.path.rglob(".*"):  # by a worker that was lost while it wrote
-                left.unlink()
+            remove_partial_files(staging.path)
         manifest.write(staging.path)
         staging.commit()
     return manifest
@@ -211,11 +210,11 @@ def _write_edges(
     if journal is not None:
         found = journal.edges()
         if found is not None:
-            _remove_segments(store)
+            remove_segments(store)
             return found
         pieces = journal.records("partition", PieceRecord)
         blocks = journal.records("blocks", BlockRecord, lambda record: has_files(store, record.files))
-    with _keys(store, plan.num_buckets, shares, is_shared=journal is not None) as keys:
+    with key_buckets(store, plan.num_buckets, shares, is_shared=journal is not None) as keys:
         with clock.stage("partition edges"):
             totals = partition_edges(source, plan, options, keys, resources, shares.block_edges, pieces)
         with clock.stage("write rows and tiles"):
@@ -237,17 +236,24 @@ def _write_edges(
     files = {name: WrittenFile(*file) for _, record in written for name, file in record.files.items()}
     if journal is not None:
         journal.save_edges(section, files)
-        _remove_segments(store)
+        remove_segments(store)
     return section, files
 
 
-def _remove_segments(store: Path) -> None:
+def remove_segments(store: Path) -> None:
+    """Remove the keys of edges that are all written."""
     for directory in store.glob("segments-*"):
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def remove_partial_files(store: Path) -> None:
+    """Remove what workers that were lost while they wrote have left."""
+    for left in store.rglob(".*"):
+        left.unlink()
+
+
 @contextmanager
-def _keys(store: Path, num_buckets: int, shares: MemoryShares, *, is_shared: bool) -> Iterator[KeyBuckets]:
+def key_buckets(store: Path, num_buckets: int, shares: MemoryShares, *, is_shared: bool) -> Iterator[KeyBuckets]:
     """Where keys are between the two halves: in memory and a scratch file, or in files that all workers see."""
     if is_shared:
         # Pieces of another size have another place: a worker that nobody has told may still be writing one.
@@ -260,9 +266,10 @@ def _keys(store: Path, num_buckets: int, shares: MemoryShares, *, is_shared: boo
         spill.close()
 
 
-def _features(
+def build_features(
     source: GraphSource, store: Path, features_as: str, dtype: str, resources: Resources, journal: BuildJournal | None
 ) -> tuple[FeatureSection | None, dict[str, WrittenFile]]:
+    """Write the source's features below ``store``; without a journal, by this process alone."""
     if source.features is None:
         return None, {}
     resources.on_event(StageStarted("write features", source.num_nodes, "rows"))
@@ -287,7 +294,10 @@ def _features(
     )
 
 
-def _columns(source: GraphSource, store: Path, on_event: EventSink) -> WrittenColumns | None:
+def build_columns(
+    source: GraphSource, store: Path, on_event: EventSink, *, known_classes: int = 0
+) -> WrittenColumns | None:
+    """Write the source's columns below ``store``; the first ``known_classes`` classes have nodes elsewhere."""
     if not source.columns:
         return None
     on_event(StageStarted("write node columns", source.num_nodes, "rows"))
@@ -298,6 +308,7 @@ def _columns(source: GraphSource, store: Path, on_event: EventSink) -> WrittenCo
         source.num_nodes,
         num_classes=source.num_classes,
         may_lack_classes=source.is_part,
+        known_classes=known_classes,
         on_rows=_RowCounter("write node columns", on_event),
     )
 
@@ -315,7 +326,7 @@ class _RowCounter:
         self._on_event(BlockFinished(self._stage, self._done))
 
 
-def _require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, where: Path) -> None:
+def require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, where: Path) -> None:
     """Refuse before the first byte if the disk is short of store and scratch together."""
     scratch = max(0, keys_hint * KEY_BYTES - shares.kept_bytes)
     store = 8 * keys_hint + 8 * source.num_nodes
