@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def info(store: StorePath, as_json: Json = False) -> None:
     """Show what a store holds."""
-    from ecgl_scale.store.remote import read_manifest
     from ecgl_scale.store.verify import check_files
+    from ecgl_scale.store.view import read_manifest
 
     location = location_of(store)
     manifest = read_manifest(location)
@@ -41,8 +41,9 @@ def verify(
     """Read every byte of a store and check it."""
     from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
-    from ecgl_scale.store.remote import manifest_files, read_manifest
+    from ecgl_scale.store.remote import manifest_files
     from ecgl_scale.store.verify import verify_store
+    from ecgl_scale.store.view import read_manifest
 
     location = location_of(store)
     if not settings.cluster().is_alone:

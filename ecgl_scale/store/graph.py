@@ -22,9 +22,10 @@ from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import NODES_NAME, Manifest
 from ecgl_scale.store.nodes import NodeColumns
 from ecgl_scale.store.publish import build_store_at
-from ecgl_scale.store.remote import files_of, read_manifest
+from ecgl_scale.store.remote import files_of
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import check_bytes, check_files
+from ecgl_scale.store.view import read_manifest
 from ecgl_scale.units import MIB
 
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from ecgl_scale.errors import CorruptStoreError, InvalidInputError, LockedError,
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.format import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, encode_manifest
-from ecgl_scale.store.remote import UPLOAD_NAME, mirror_key, read_manifest
+from ecgl_scale.store.remote import UPLOAD_NAME, mirror_key
 from ecgl_scale.store.source import GraphSource
+from ecgl_scale.store.view import read_manifest
 
 PUTS_AT_ONCE = 4
 """Files that are put at the same time. Memory: 10 MiB each."""

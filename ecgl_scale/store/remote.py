@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ecgl_scale.base.durable import crc32c_of
-from ecgl_scale.base.objects.client import NoObjectError, ObjectClient
+from ecgl_scale.base.objects.client import ObjectClient
 from ecgl_scale.base.objects.fetch import check_object, fetch_file
 from ecgl_scale.base.objects.mirror import Mirror, Mirrored
 from ecgl_scale.base.objects.url import AnyPath, ObjectUrl
@@ -22,7 +22,6 @@ from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError
 from ecgl_scale.store.files import LocalFiles, StoreFiles
 from ecgl_scale.store.format import (
     MANIFEST_NAME,
-    MAX_MANIFEST_BYTES,
     FileRecord,
     Manifest,
     encode_manifest,
@@ -33,23 +32,6 @@ UPLOAD_NAME = ".uploading"
 """Names what is being put, so that a rerun knows what of an interrupted upload it may replace."""
 FETCHES_AT_ONCE = 2
 """Files that come at the same time. Memory: 20 MiB each."""
-
-
-def read_manifest(location: AnyPath) -> Manifest:
-    """Read and check the manifest of a store, wherever it is."""
-    if isinstance(location, Path):
-        return Manifest.read(location)
-    where = location / MANIFEST_NAME
-    try:
-        raw = ObjectClient(location).read_whole(MANIFEST_NAME, MAX_MANIFEST_BYTES)
-    except NoObjectError as error:
-        raise IncompleteStoreError(
-            "there is no store here: it has no manifest",
-            where=where,
-            expected="what ecgl ingest or generate has put there",
-            fix="check the URL; or run the ingest again, if it was stopped before its end",
-        ) from error
-    return Manifest.parse(raw, where)
 
 
 def is_taken(location: AnyPath) -> bool:

@@ -37,7 +37,8 @@ from ecgl_scale.store.features.files import open_features
 from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import MANIFEST_NAME, FileRecord, Manifest, probe_file
 from ecgl_scale.store.ragged import Ragged, check_size
-from ecgl_scale.store.remote import MirroredFiles, check_objects, check_probes, files_of, read_manifest
+from ecgl_scale.store.remote import MirroredFiles, check_objects, check_probes, files_of
+from ecgl_scale.store.view import read_manifest
 from ecgl_scale.units import MIB, format_bytes
 
 READ_BYTES = 8 * MIB

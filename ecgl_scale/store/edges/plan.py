@@ -90,7 +90,7 @@ class EdgePlan:
     @property
     def id_dtype(self) -> np.dtype[Any]:
         """Node ids as stored: four bytes where they fit."""
-        return np.dtype(np.uint32 if self.num_nodes <= 1 << 32 else np.uint64)
+        return id_dtype_of(self.num_nodes)
 
     def cut_blocks(self, bucket_counts: NDArray[np.int64], first_row: int = 0) -> list[Block]:
         """Group the rows of whole buckets, from ``first_row`` on, into blocks of whole ranges, by rows and by edges."""
@@ -112,6 +112,11 @@ class EdgePlan:
     def buckets_of(self, block: Block) -> slice:
         """The buckets of a block's rows."""
         return slice(block.start >> self.bucket_bits, ((block.stop - 1) >> self.bucket_bits) + 1)
+
+
+def id_dtype_of(num_nodes: int) -> np.dtype[Any]:
+    """Dtype of the ids in a graph of so many nodes."""
+    return np.dtype(np.uint32 if num_nodes <= 1 << 32 else np.uint64)
 
 
 def widest_block(num_ranges: int) -> int:

@@ -19,9 +19,8 @@ from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import corrupt, expected_file
 from ecgl_scale.store.edges.plan import RANGE_ROWS
-from ecgl_scale.store.edges.write import block_name
 from ecgl_scale.store.files import StoreFiles
-from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY, Manifest
+from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY, Manifest, block_name
 from ecgl_scale.store.ragged import Ragged, read_ragged
 
 

@@ -29,7 +29,7 @@ from ecgl_scale.store.edges.segments import KeySegments
 from ecgl_scale.store.edges.sort import BYTES_PER_KEY, SortWorkspace, sorted_chunks
 from ecgl_scale.store.edges.spill import KeyBuckets
 from ecgl_scale.store.edges.tiles import EDGE_BYTES, write_tiles
-from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY
+from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY, block_name
 from ecgl_scale.store.ragged import Ragged, read_ragged, write_ragged
 from ecgl_scale.units import MIB
 
@@ -58,11 +58,6 @@ class BlockScratch:
     workspace: SortWorkspace
     rows: ReusableBytes = field(default_factory=ReusableBytes)
     tiles: ReusableBytes = field(default_factory=ReusableBytes)
-
-
-def block_name(directory: str, index: int) -> str:
-    """Where block ``index`` lies below the store."""
-    return f"{directory}/{index:05d}.arrow"
 
 
 def write_blocks(
