@@ -1,4 +1,4 @@
-"""The sources that ``ecgl ingest`` and ``ecgl append`` share: one command a format, with the same arguments for both."""
+"""Where graphs come from, for ``ecgl ingest`` and ``ecgl append``: a command a format, the same arguments for both."""
 
 from __future__ import annotations
 
@@ -151,4 +151,6 @@ class SourceCommands:
             dst_column=dst,
             raw_dtype=raw_ids.value,
         )
-        self.use(context.obj, source, store, settings, [path for path in files if path.is_file()])  # others are patterns
+        self.use(
+            context.obj, source, store, settings, [path for path in files if path.is_file()]
+        )  # others are patterns

@@ -25,14 +25,13 @@ from ecgl_scale.errors import InvalidInputError, StoreError
 from ecgl_scale.store.build import (
     MIN_SPARE_BYTES,
     MemoryShares,
-    build_columns,
-    build_features,
     key_buckets,
     plan_build_worker,
     remove_partial_files,
     remove_segments,
     require_disk,
 )
+from ecgl_scale.store.build_nodes import build_columns, build_features
 from ecgl_scale.store.compose import GrownManifest, grow, own_rows_start
 from ecgl_scale.store.edges.partition import partition_edges
 from ecgl_scale.store.edges.plan import MAX_NODES, EdgePlan
@@ -117,7 +116,7 @@ def _write_generation(
     with clock.stage("write features"):
         section = manifest.features
         kind, dtype = ("auto", "float32") if section is None else (section.kind, section.dtype)
-        features, feature_files = build_features(source, directory, kind, dtype, own, None)
+        features, feature_files = build_features(source, directory, kind, dtype, own, is_even=True)
     with clock.stage("write node columns"):
         columns = build_columns(source, directory, resources.on_event, known_classes=manifest.num_classes or 0)
     files.update(feature_files)
@@ -167,9 +166,7 @@ def _write_edges(
             last_row = min(first_row, plan.num_nodes)
             older, files = write_older(keys, plan, before, last_row, directory, resources, shares.share_bytes)
         with clock.stage("write rows and tiles"):
-            written = write_blocks(
-                keys, plan, options, directory, resources, shares.share_bytes, first_row=first_row
-            )
+            written = write_blocks(keys, plan, options, directory, resources, shares.share_bytes, first_row=first_row)
         num_keys = int(keys.counts.sum())
     block_edges = [record.num_edges for _, record in written]
     num_edges = sum(block_edges) + sum(older.block_edges)

@@ -19,14 +19,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import WRITE_BUFFER_BYTES, WrittenFile, free_bytes, storage_errors
-from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.staging import Staging
 from ecgl_scale.engine.clock import StageClock
@@ -36,6 +34,7 @@ from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.store.build_journal import BuildJournal, job_of
+from ecgl_scale.store.build_nodes import build_columns, build_features
 from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, PieceRecord, partition_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.segments import KeySegments
@@ -48,19 +47,14 @@ from ecgl_scale.store.edges.write import (
     largest_block_bytes,
     write_blocks,
 )
-from ecgl_scale.store.features.dense_work import ShardRecord, write_dense_shards
 from ecgl_scale.store.features.dense_write import CHUNK_BYTES, PIECE_BYTES
-from ecgl_scale.store.features.files import WriteShards, write_features
 from ecgl_scale.store.format import (
-    DENSE_DIRECTORY,
     MANIFEST_NAME,
     NODES_NAME,
     EdgeSection,
-    FeatureSection,
     Manifest,
     record_files,
 )
-from ecgl_scale.store.nodes import WrittenColumns, write_columns
 from ecgl_scale.store.source import GraphSource
 from ecgl_scale.units import MIB, format_bytes
 
@@ -264,66 +258,6 @@ def key_buckets(store: Path, num_buckets: int, shares: MemoryShares, *, is_share
         yield spill
     finally:
         spill.close()
-
-
-def build_features(
-    source: GraphSource, store: Path, features_as: str, dtype: str, resources: Resources, journal: BuildJournal | None
-) -> tuple[FeatureSection | None, dict[str, WrittenFile]]:
-    """Write the source's features below ``store``; without a journal, by this process alone."""
-    if source.features is None:
-        return None, {}
-    resources.on_event(StageStarted("write features", source.num_nodes, "rows"))
-    on_rows = _RowCounter("write features", resources.on_event)
-    write_shards: WriteShards | None = None
-    if journal is not None:
-        directory = store / DENSE_DIRECTORY
-        shards: RecordJournal[ShardRecord] = journal.records(
-            "features", ShardRecord, lambda record: has_files(directory, {record.name: [record.size_bytes, 0]})
-        )
-        write_shards = partial(
-            write_dense_shards, resources=resources, journal=shards, work=journal.directory, on_rows=on_rows
-        )
-    return write_features(
-        source.features,
-        source.num_nodes,
-        store,
-        requested=features_as,
-        dtype=dtype,
-        on_rows=on_rows,
-        write_shards=write_shards,
-    )
-
-
-def build_columns(
-    source: GraphSource, store: Path, on_event: EventSink, *, known_classes: int = 0
-) -> WrittenColumns | None:
-    """Write the source's columns below ``store``; the first ``known_classes`` classes have nodes elsewhere."""
-    if not source.columns:
-        return None
-    on_event(StageStarted("write node columns", source.num_nodes, "rows"))
-    (store / NODES_NAME).unlink(missing_ok=True)  # of a build that goes on
-    return write_columns(
-        store / NODES_NAME,
-        source.columns,
-        source.num_nodes,
-        num_classes=source.num_classes,
-        may_lack_classes=source.is_part,
-        known_classes=known_classes,
-        on_rows=_RowCounter("write node columns", on_event),
-    )
-
-
-class _RowCounter:
-    """Turns "so many rows more" into events that say how many in all."""
-
-    def __init__(self, stage: str, on_event: EventSink) -> None:
-        self._stage = stage
-        self._on_event = on_event
-        self._done = 0
-
-    def __call__(self, num_rows: int) -> None:
-        self._done += num_rows
-        self._on_event(BlockFinished(self._stage, self._done))
 
 
 def require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, where: Path) -> None:

@@ -69,7 +69,9 @@ def _fitting_features(source: GraphSource, manifest: Manifest, store: AnyPath) -
     if features is None:
         if section is not None and source.num_nodes:
             raise InvalidInputError(
-                "the new nodes have no features", where=source.name, expected=f"{section.num_features} a node, as {store} has"
+                "the new nodes have no features",
+                where=source.name,
+                expected=f"{section.num_features} a node, as {store} has",
             )
         return None
     if section is None:
@@ -125,9 +127,9 @@ def _as_stored(column: ColumnSource, dtype: np.dtype[Any]) -> ColumnSource:
         for values in column.blocks(max_rows):
             with np.errstate(invalid="ignore", over="ignore"):
                 cast = values.astype(dtype)
-            wrong = (cast != values) & (values == values)  # NaN is no value
-            if dtype.kind != "f":
-                wrong |= values != values
+            wrong = cast != values
+            if dtype.kind == values.dtype.kind == "f":
+                wrong &= ~np.isnan(values)
             if wrong.any():
                 at = int(np.argmax(wrong))
                 raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Keys that arrive at known rows: repeats and known edges go, the rest is put in tile order and comes back as it was."""
+"""Keys at known rows: repeats and known edges go, the rest is put in tile order and comes back."""
 
 from __future__ import annotations
 

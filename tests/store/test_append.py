@@ -221,7 +221,7 @@ def test_added_loops_go_to_new_nodes_alone(tmp_path):
 
 def test_an_append_costs_what_is_new_whatever_the_store_has(tmp_path):
     """Files of the generation and the head, against 8 bytes an edge and a node, features and columns."""
-    num_new, num_edges, num_features = 2_500, 20_000, 100
+    num_new, num_edges, num_features = 2_700, 20_000, 100  # a little more than a chunk of features
     written = []
     for num_nodes in (70_000, 400_000):
         edges = random_edges(num_nodes, 3 * num_nodes)
@@ -234,7 +234,13 @@ def test_an_append_costs_what_is_new_whatever_the_store_has(tmp_path):
         new_x = numbers(num_new, num_features)
         append_store(array_source(fresh[::-1], x=new_x, y=np.arange(num_new) % 5), store, at())
         after = bytes_of(store)
-        written.append(sum(len(data) for name, data in after.items() if before.get(name) != data and name != "generations/0000.json"))
+        written.append(
+            sum(
+                len(data)
+                for name, data in after.items()
+                if before.get(name) != data and name != "generations/0000.json"
+            )
+        )
     new = 8 * num_edges + 8 * num_new + new_x.nbytes + 4 * num_new
     assert max(written) <= 1.2 * new
     assert abs(written[0] - written[1]) < 0.02 * new
@@ -253,7 +259,9 @@ def test_an_append_from_an_older_generation_is_refused(tmp_path):
 
 
 def test_python_appends_as_it_builds(tmp_path):
-    graph = GraphStore.from_edge_index([[0, 1], [1, 2]], numbers(3), [0, 1, 0], tmp_path / "g", columns={"year": [1, 2, 3]})
+    graph = GraphStore.from_edge_index(
+        [[0, 1], [1, 2]], numbers(3), [0, 1, 0], tmp_path / "g", columns={"year": [1, 2, 3]}
+    )
     new = numbers(2, seed=5)
     grown = graph.append([[0, 4, 0], [4, 3, 1]], new, [2, 1], columns={"year": [4, 4]})
     assert graph.num_nodes == 3

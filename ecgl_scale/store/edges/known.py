@@ -70,4 +70,3 @@ class KnownBlock:
         for dst, src in self._pairs:
             keys = keys[: drop_known_pairs(keys, source_bits, node, dst, src)]
         return keys
-

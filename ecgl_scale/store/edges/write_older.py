@@ -87,9 +87,15 @@ def require_keys_fit(plan: EdgePlan, block_starts: Sequence[int]) -> None:
 
 
 def write_older(
-    keys: KeyBuckets, plan: EdgePlan, before: StoreView, last_row: int, generation: Path, resources: Resources, share_bytes: int
+    keys: KeyBuckets,
+    plan: EdgePlan,
+    before: StoreView,
+    last_row: int,
+    generation: Path,
+    resources: Resources,
+    share_bytes: int,
 ) -> tuple[OlderEdges, dict[str, WrittenFile]]:
-    """Write the edges into rows before ``last_row``; the result is the same for any number of threads and any memory."""
+    """Write the edges into rows before ``last_row``; the same bytes for any number of threads and any memory."""
     blocks = older_blocks(before.manifest.edges.block_starts, last_row)
     num_keys = {block: int(keys.counts[plan.buckets_of(block)].sum()) for block in blocks}
     resources.on_event(StageStarted(STAGE, sum(num_keys.values()), "edges"))

@@ -62,9 +62,7 @@ DATASETS = {
 _LAYOUT = f"{CORA_FILE}, or {REDDIT_NODES} and {REDDIT_EDGES[0]}"
 
 
-def open_dgl(
-    name_or_path: str, *, cache: Path, on_event: EventSink = ignore_events, adds: bool = False
-) -> GraphSource:
+def open_dgl(name_or_path: str, *, cache: Path, on_event: EventSink = ignore_events, adds: bool = False) -> GraphSource:
     """Open CoraFull or Reddit.
 
     Parameters

@@ -34,10 +34,7 @@ NODE = "node"
 
 def count_rows(path: Path) -> int:
     """Rows of features in a .npy file or a Zarr array directory."""
-    if path.is_dir():
-        shape = tuple(_open_zarr(path).shape)
-    else:
-        shape = _open_npy_features(path).shape
+    shape = _open_zarr(path).shape if path.is_dir() else _open_npy_features(path).shape
     return int(shape[0]) if shape else 0
 
 
