@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from ecgl_scale.store.fit_source import GivenOptions
     from ecgl_scale.store.source import GraphSource
 
-app = typer.Typer(
-    help="Add new nodes and edges to a store, as one more generation of it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
 
 @dataclass(frozen=True)
 class AppendSettings(EdgeFlags, ClusterOptions):
@@ -91,4 +85,6 @@ def _append(output: Output, source: GraphSource, store: Path, settings: AppendSe
         print(f"{location}: generation {added.number}: {came}, {format_bytes(written_bytes)}; now {now}")
 
 
-SourceCommands("append", AppendSettings, _append, adds=True).add_to(app)
+app = SourceCommands("append", AppendSettings, _append, adds=True).group(
+    "Add new nodes and edges to a store, as one more generation of it."
+)

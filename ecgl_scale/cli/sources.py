@@ -34,7 +34,7 @@ class SourceCommands:
     """What becomes of a source, and how the commands of one group speak of it."""
 
     name: str
-    """Of the group: ``ingest`` or ``append``."""
+    """The group is ``ingest`` or ``append``."""
     settings: type[Any]
     """The options of every command of the group, besides those of its source."""
     use: Callable[[Output, GraphSource, Path, Any, Sequence[Path]], None]
@@ -42,11 +42,13 @@ class SourceCommands:
     adds: bool
     """Whether the source comes to a store that is there: it may then lack edges, or nodes."""
 
-    def add_to(self, app: typer.Typer) -> None:
-        """Add a command for each format."""
+    def group(self, about: str) -> typer.Typer:
+        """A command for each format."""
+        app = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
         for command in (self.npz, self.ogb, self.dgl, self.edges):
             takes = takes_settings(command, self.settings)
             app.command(command.__name__, help=(command.__doc__ or "").format(self.name.capitalize()))(takes)
+        return app
 
     def npz(
         self,
