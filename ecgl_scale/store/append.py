@@ -41,6 +41,7 @@ from ecgl_scale.store.fit_source import GivenOptions, fit_source, refuse_contrad
 from ecgl_scale.store.format import NODES_NAME, Manifest, record_files
 from ecgl_scale.store.generation import GenerationEdges, GenerationManifest, OlderEdges
 from ecgl_scale.store.new_generation import NewGeneration
+from ecgl_scale.store.put_generation import PutGeneration
 from ecgl_scale.store.source import GraphSource
 from ecgl_scale.store.view import StoreView, split_address
 from ecgl_scale.units import format_bytes
@@ -71,7 +72,11 @@ def append_store(
     """
     location, named = split_address(store)
     generation = named if generation is None else generation
-    with PeakSampler() as sampler, NewGeneration(location, is_shared=not resources.executor.shares_memory) as new:
+    if isinstance(location, Path):
+        place: NewGeneration | PutGeneration = NewGeneration(location, is_shared=not resources.executor.shares_memory)
+    else:
+        place = PutGeneration(location)
+    with PeakSampler() as sampler, place as new:
         before = new.before
         if generation is not None and generation != before.generation:
             raise StoreError(

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ecgl_scale.base.durable import fsync_directory, fsync_file, storage_errors
 from ecgl_scale.base.lock import take_lock
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.base.signals import uninterrupted
 from ecgl_scale.base.staging import lock_path_of
 from ecgl_scale.errors import StoreError
@@ -57,13 +58,10 @@ class NewGeneration:
             with storage_errors(self._store), uninterrupted():
                 self._lock = take_lock(lock_path_of(self._store), target=self._store)
                 self.before = read_view(self._store)
-                number = len(self.before.head.generations)
-                if number >= MAX_GENERATIONS:
-                    raise StoreError(f"the store has {number:,} generations", where=self._store, fix="compact it first")
-                self._number = number
+                self._number = next_number(self.before)
                 self._head_bytes = self._read_head()
                 self._remove_leftovers()
-                self.path = self._folder / f".{number:04d}.staging{self._own}"
+                self.path = self._folder / f".{self._number:04d}.staging{self._own}"
                 self.path.mkdir(parents=True)
                 fsync_directory(self._store)
         except BaseException:
@@ -106,12 +104,7 @@ class NewGeneration:
 
     def _refuse_changed_head(self) -> None:
         if self._read_head() != self._head_bytes:
-            raise StoreError(
-                f"the store has changed since this append began from its generation {self.before.generation}",
-                where=self._store,
-                expected="one writer at a time",
-                fix="run the same command again",
-            )
+            raise changed_head(self._store, self.before)
 
     def _remove_leftovers(self) -> None:
         """Remove what appends that were killed have left: all of ours that the head of now does not name."""
@@ -137,3 +130,21 @@ class NewGeneration:
                     self._remove_leftovers()
             lock_path_of(self._store).unlink(missing_ok=True)
             os.close(self._lock)
+
+
+def next_number(before: StoreView) -> int:
+    """The number of the generation that comes next."""
+    number = len(before.head.generations)
+    if number >= MAX_GENERATIONS:
+        raise StoreError(f"the store has {number:,} generations", where=before.location, fix="compact it first")
+    return number
+
+
+def changed_head(store: AnyPath, before: StoreView) -> StoreError:
+    """The error of an append that finds another head than it began from."""
+    return StoreError(
+        f"the store has changed since this append began from its generation {before.generation}",
+        where=store,
+        expected="one writer at a time",
+        fix="run the same command again",
+    )

@@ -159,8 +159,9 @@ class OlderWork(Work[OlderScratch, OlderRecord]):
         self._directory = directory
         self._share_bytes = share_bytes
         self._blocks = older_blocks(before.manifest.edges.block_starts, last_row)
-        self._known = KnownEdges(files_of(before.location, before.manifest), before.manifest)
-        self._keeps_duplicates = before.manifest.edges.keeps_duplicates
+        self._known: KnownEdges | None = None
+        if not before.manifest.edges.keeps_duplicates:
+            self._known = KnownEdges(files_of(before.location, before.manifest), before.manifest)
 
     def describe(self) -> Json:
         """Where keys and the graph before are, and how they are cut."""
@@ -240,7 +241,7 @@ class OlderWork(Work[OlderScratch, OlderRecord]):
     def _new_keys(self, block: Block, workspace: SortWorkspace, own: Path) -> Iterator[Keys]:
         """Sorted keys of a block without those that the graph has, turned into keys in tile order."""
         plan, buckets = self._plan, self._plan.buckets_of(block)
-        known = None if self._keeps_duplicates else self._known.of(block)
+        known = None if self._known is None else self._known.of(block)
         for bucket in (buckets.start + np.flatnonzero(self._keys.counts[buckets])).tolist():
             node = bucket << plan.bucket_bits
             previous = NO_KEY
