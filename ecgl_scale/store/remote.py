@@ -19,6 +19,7 @@ from ecgl_scale.base.objects.fetch import check_object, fetch_file
 from ecgl_scale.base.objects.mirror import Mirror, Mirrored
 from ecgl_scale.base.objects.url import AnyPath, ObjectUrl
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError
+from ecgl_scale.store.compose import is_beside, manifest_names
 from ecgl_scale.store.files import LocalFiles, StoreFiles
 from ecgl_scale.store.format import (
     MANIFEST_NAME,
@@ -27,6 +28,7 @@ from ecgl_scale.store.format import (
     encode_manifest,
     probe_windows,
 )
+from ecgl_scale.store.view import split_address
 
 UPLOAD_NAME = ".uploading"
 """Names what is being put, so that a rerun knows what of an interrupted upload it may replace."""
@@ -50,7 +52,8 @@ def check_objects(url: ObjectUrl, manifest: Manifest) -> None:
         if found[name].size_bytes != record.size_bytes:
             how = f"has {found[name].size_bytes:,} bytes, the manifest says {record.size_bytes:,}"
             raise CorruptStoreError(f"an object of the store {how}", where=url / name, fix=_PUT_AGAIN)
-    strangers = sorted(found.keys() - manifest.files.keys() - {MANIFEST_NAME, UPLOAD_NAME})
+    others = found.keys() - manifest.files.keys() - manifest_names(manifest) - {UPLOAD_NAME}
+    strangers = sorted(name for name in others if not is_beside(name, manifest))
     if strangers:
         raise CorruptStoreError(
             "the store holds something its manifest does not name",
@@ -152,4 +155,5 @@ def _folder(name: str) -> str:
 
 def manifest_files(location: AnyPath) -> list[Path]:
     """Files by which workers are asked whether they see the store; a URL is the same for all."""
-    return [location / MANIFEST_NAME] if isinstance(location, Path) else []
+    store = split_address(location)[0]
+    return [store / MANIFEST_NAME] if isinstance(store, Path) else []

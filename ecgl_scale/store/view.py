@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ecgl_scale.base.objects.client import NoObjectError, ObjectClient
-from ecgl_scale.base.objects.url import AnyPath, absolute_text, location_of
+from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, UsageError
 from ecgl_scale.store.compose import compose
 from ecgl_scale.store.format import (
@@ -30,17 +30,6 @@ _ADDRESS = re.compile(r"(.+)#generation=(\d{1,4})", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class GenerationInfo:
-    """One generation of a store, and the graph up to it."""
-
-    number: int
-    num_nodes: int
-    num_edges: int
-    first_node: int
-    """The first node that this generation has brought; ``num_nodes`` where it has brought none."""
-
-
-@dataclass(frozen=True)
 class StoreView:
     """A store as a reader has opened it."""
 
@@ -50,21 +39,6 @@ class StoreView:
     generation: int
     manifest: Manifest
     """The graph up to ``generation``."""
-
-    @property
-    def address(self) -> str:
-        """What another process, in another working directory, and at any later time, opens the same graph by."""
-        return f"{absolute_text(self.location)}#generation={self.generation}"
-
-    @property
-    def generations(self) -> tuple[GenerationInfo, ...]:
-        """The generations up to the one that was opened."""
-        entries = self.head.generations[: self.generation + 1]
-        firsts = [0, *(entry.num_nodes for entry in entries)]
-        return tuple(
-            GenerationInfo(number, entry.num_nodes, entry.num_edges, first)
-            for number, (entry, first) in enumerate(zip(entries, firsts, strict=False))
-        )
 
 
 def split_address(given: str | AnyPath) -> tuple[AnyPath, int | None]:
