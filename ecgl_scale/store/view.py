@@ -13,7 +13,7 @@ from pathlib import Path
 from ecgl_scale.base.objects.client import NoObjectError, ObjectClient
 from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, UsageError
-from ecgl_scale.store.compose import compose
+from ecgl_scale.store.compose import address_of, compose
 from ecgl_scale.store.format import (
     FORMAT,
     FORMAT_VERSION,
@@ -39,6 +39,11 @@ class StoreView:
     generation: int
     manifest: Manifest
     """The graph up to ``generation``."""
+
+    @property
+    def address(self) -> str:
+        """What another process, in another working directory, and at any later time, opens the same graph by."""
+        return address_of(self.location, self.manifest)
 
 
 def split_address(given: str | AnyPath) -> tuple[AnyPath, int | None]:

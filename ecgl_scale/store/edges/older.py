@@ -7,8 +7,8 @@ A file is uncompressed Arrow IPC of one record batch with the columns ``dst`` an
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.halo import copy_rows
 from ecgl_kernels.older import count_rows, find_bad_pair, merge_range, merge_some, scatter_rows, sort_rows
-from ecgl_scale.base.durable import DurableWriter, WrittenFile
 from ecgl_scale.store.checked import corrupt, expected_file
 from ecgl_scale.store.compose import OlderPiece, StoredBlock
 from ecgl_scale.store.edges.plan import id_dtype_of
@@ -25,6 +24,8 @@ from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import Manifest
 from ecgl_scale.store.ragged import Ragged, map_checked
 
+PART_EDGES = 1 << 21
+"""So many edges are merged at once by those who can do with a part of a block."""
 TOUCHED_ROW_BYTES = 16
 """A row that got edges, and where they begin."""
 
@@ -35,16 +36,6 @@ class Pairs:
 
     dst: NDArray[Any]
     src: NDArray[Any]
-
-
-def write_older(path: Path, pairs: Pairs, metadata: dict[str, str]) -> WrittenFile:
-    """Write one file of pairs, which may be mapped themselves. Memory: two write buffers."""
-    arrays = [pa.array(pairs.dst), pa.array(pairs.src)]
-    schema = pa.schema([("dst", arrays[0].type), ("src", arrays[1].type)], metadata=metadata)
-    with DurableWriter(path) as sink:
-        with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
-        return sink.finish()
 
 
 class OlderFiles:
@@ -136,6 +127,15 @@ class BlockRows:
         merge_range(self._own.offsets, self._own.values, self._older, first, stop, offsets, values)
         return _readonly(offsets, values)
 
+    def parts(self, first: int, stop: int) -> Iterator[tuple[int, Ragged]]:
+        """First row and rows of ``first`` up to ``stop``, cut where a merge would take more than ``part_bytes``."""
+        while first < stop:
+            end = stop
+            if not self._is_own:
+                end = min(max(self.row_at(self.before(first) + PART_EDGES), first + 1), stop)
+            yield first, self.part(first, end)
+            first = end
+
     def counts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Edges into each of some rows."""
         counts = self._own.offsets[rows + 1] - self._own.offsets[rows]
@@ -155,6 +155,14 @@ class BlockRows:
             return Ragged(offsets, values)
         merge_some(self._own.offsets, self._own.values, self._older, rows, offsets, values)
         return Ragged(offsets, values)
+
+
+def part_bytes(stored: StoredBlock, id_dtype: np.dtype[Any]) -> int:
+    """The most memory that a part of a block's rows takes while it is merged, unless one row has more edges."""
+    if merge_bytes(stored, id_dtype) == 0:
+        return 0
+    merged = min(stored.num_edges + stored.num_older, PART_EDGES) * id_dtype.itemsize
+    return merged + 24 * stored.block.num_rows
 
 
 def merge_bytes(stored: StoredBlock, id_dtype: np.dtype[Any]) -> int:
