@@ -339,7 +339,7 @@ def test_the_file_is_plain_parquet(tmp_path, graph):
     stream = TaskStream.class_incremental(graph)
     stream.save(tmp_path / "tasks.parquet")
     table = pq.read_table(tmp_path / "tasks.parquet")
-    assert table.column_names == ["node", "task", "part"]
+    assert table.column_names == ["node", "task", "part", "position"]
     assert json.loads(table.schema.metadata[b"ecgl.tasks"])["split_hash"] == stream.split_hash
 
 
