@@ -14,7 +14,21 @@ import typer
 
 from ecgl_scale._version import __version__
 from ecgl_scale.base.memory import share_one_arena
-from ecgl_scale.cli import cluster, doctor, generate, ingest, inspect, methods, rank, report, run, slurm, status, sweep
+from ecgl_scale.cli import (
+    cluster,
+    doctor,
+    generate,
+    ingest,
+    inspect,
+    methods,
+    rank,
+    report,
+    run,
+    slurm,
+    status,
+    sweep,
+    update,
+)
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
 from ecgl_scale.errors import EcglError, ExitCode, StopRequestedError
 
@@ -35,6 +49,7 @@ app.command("rank")(rank.rank)
 app.command("methods")(methods.methods)
 app.command("plan")(run.plan)
 app.command("run")(run.run)
+app.command("update")(update.update)
 app.command("sweep")(sweep.sweep)
 app.command("slurm")(slurm.slurm)
 app.command("infer")(run.infer)

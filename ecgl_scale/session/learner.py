@@ -53,14 +53,15 @@ class Learner:
             self._work = self._work / f"rank-{self.team.rank}"
         resources = setup.resources.with_work(self._work / "engine")
         self._resources = resources
-        self.scaling = scaling_of(graph, stream, config)
+        self.scaling = setup.scaling or scaling_of(graph, stream, config)
         self.graphs = TaskGraphs(
             graph,
             stream,
-            config.cache or directory / "tasks",
+            directory / "tests" if config.tasks.keep_tests else config.cache or directory / "tasks",
             resources,
             self_loops=config.rank.self_loops,
             scaling=self.scaling,
+            are_kept=config.tasks.keep_tests,
         )
         learn = config.learn
         self.trainer = Trainer(

@@ -64,8 +64,10 @@ def _arrived(stream: TaskStream, graph: GraphStore, ids: Ids) -> Ids:
     nodes = graph.nodes
     if nodes is None or column not in nodes.names:
         raise missing_column(graph, column)
-    last = read_column(graph, column, ids).max(initial=-np.inf)
     counts = np.zeros(graph.num_classes or 0, np.int64)
+    if not ids.size:
+        return counts
+    last = np.nanmax(read_column(graph, column, ids))
     for (_, labels), (_, arrivals) in zip(nodes.blocks(LABEL), nodes.blocks(column), strict=True):
         counts += np.bincount(labels[(labels >= 0) & (arrivals <= last)], minlength=counts.size)
     return counts

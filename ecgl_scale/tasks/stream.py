@@ -270,6 +270,13 @@ class TaskStream(Sequence[Task]):
             settings=self.settings,
         )
 
+    def without_generations(self, graph: GraphStore) -> TaskStream:
+        """This stream, of a store that knows no generations any more: all tasks have the edges that are there now."""
+        tasks = [replace(task, generation=None) for task in self]
+        positions = [self.labels_of(task.node_ids) for task in tasks]
+        settings, dropped = self.settings, self.dropped
+        return TaskStream(graph, tasks, classes=self.classes, positions=positions, dropped=dropped, settings=settings)
+
     @property
     def seed(self) -> int:
         """The seed of the split."""

@@ -69,7 +69,8 @@ class Where:
             met: NDArray[np.bool_] = np.isin(values, wanted)
         else:
             met = OPERATORS[self.operator](values, wanted[0])
-        return met & ~np.isnan(values)
+        is_chosen: NDArray[np.bool_] = met & ~np.isnan(values)
+        return is_chosen
 
     def _number(self, graph: GraphStore, text: str) -> float | int:
         """A value as the column has it; of labels that have names, the number of the name."""
