@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from ecgl_scale.base.durable import fsync_directory, storage_errors
-from ecgl_scale.base.versions import version_directory
+from ecgl_scale.base.versions import SEAL_NAME, version_directory
 from ecgl_scale.config.keys import NOT_IN_DIGEST
 from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from ecgl_scale.engine.journal import read_sealed, write_sealed
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, StoreError, UsageError
-from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
+from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY, Tensors, load_checkpoint
 from ecgl_scale.session.directory import CONFIG_NAME, ORIGIN_NAME, differences
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.seal import Seal
@@ -67,7 +68,7 @@ class Basis:
                 expected="all files of a finished run, of an update, or of what ECGL.save wrote",
                 fix=f"ecgl run {directory / CONFIG_NAME} --out {directory} --resume, which finishes and seals it",
             )
-        seal.check(directory)
+        seal.check(directory, saved.config)
         return cls(directory, seal, saved, state, asked)
 
     @property
@@ -207,10 +208,32 @@ class Basis:
             names += [f"{WEIGHTS_DIRECTORY}/method-{self.num_tasks - 1}.safetensors"]
             for name in names:
                 if (self.directory / name).exists():
-                    _link(self.directory / name, target / name)
+                    link_file(self.directory / name, target / name)
             for folder in KEPT_FOLDERS:
                 for path in sorted((self.directory / folder).glob("*.ecgl")):
-                    _link_tree(path, target / folder / path.name)
+                    link_tree(path, target / folder / path.name)
+
+    def tensors(self) -> Tensors:
+        """Weights and moments at the end of the last task."""
+        found = load_checkpoint(self.directory, self.state)
+        return {} if found is None else found
+
+    def bank(self) -> MemoryBank:
+        """The nodes that are remembered."""
+        path = self.directory / "bank.arrow"
+        return MemoryBank.load(path) if path.exists() else MemoryBank.empty(self.saved.weights.num_features)
+
+    def copy_whole(self, target: Path) -> None:
+        """Another copy of the model, the seal last."""
+        with storage_errors(target):
+            (target / WEIGHTS_DIRECTORY).mkdir(parents=True, exist_ok=True)
+            (target / SEAL_NAME).unlink(missing_ok=True)
+            for path in sorted((self.directory / "tests").glob("*.ecgl")):
+                link_tree(path, target / "tests" / path.name)
+            for name in (CONFIG_NAME, *self.seal.files):
+                if not name.startswith("tests/"):
+                    link_file(self.directory / name, target / name)
+            link_file(self.directory / SEAL_NAME, target / SEAL_NAME)
 
     def begin(self, target: Path) -> None:
         """Fill the directory of an update; what it was begun from is said first, the state comes last."""
@@ -219,7 +242,7 @@ class Basis:
         fsync_directory(target)
 
 
-def _link(path: Path, target: Path) -> None:
+def link_file(path: Path, target: Path) -> None:
     """Give a file, which is only ever replaced, a second name; copy it where that cannot be."""
     target.unlink(missing_ok=True)
     with suppress(OSError):
@@ -228,10 +251,11 @@ def _link(path: Path, target: Path) -> None:
     shutil.copyfile(path, target)
 
 
-def _link_tree(folder: Path, target: Path) -> None:
+def link_tree(folder: Path, target: Path) -> None:
+    """The same for a folder of such files, which appears whole; one that is there stays."""
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         coming = target.with_name(f".{target.name}.coming")
         shutil.rmtree(coming, ignore_errors=True)
-        shutil.copytree(folder, coming, copy_function=lambda path, to: _link(Path(path), Path(to)))
+        shutil.copytree(folder, coming, copy_function=lambda path, to: link_file(Path(path), Path(to)))
         coming.rename(target)

@@ -118,7 +118,7 @@ class Learner:
         if tensors is not None:
             self.trainer.load_state({name: torch.from_numpy(np.array(array)) for name, array in tensors.items()})
         remembered = range(task_index + is_remembered)
-        if self._keeps_nodes and remembered:
+        if self.keeps_nodes and remembered:
             path = self.directory / BANK_NAME
             self.context.bank = MemoryBank.load(path).for_tasks(remembered)
             if self.bank.tasks != list(remembered) or self.bank.num_features != self.weights.num_features:
@@ -129,11 +129,12 @@ class Learner:
                     fix="start the run anew in another directory",
                 )
 
-        if remembered and self._method_path(remembered[-1]).exists():
-            self.method.load_state(load_tensors(self._method_path(remembered[-1]))[0])
+        if remembered and self.method_path(remembered[-1]).exists():
+            self.method.load_state(load_tensors(self.method_path(remembered[-1]))[0])
 
     @property
-    def _keeps_nodes(self) -> bool:
+    def keeps_nodes(self) -> bool:
+        """Whether there is a bank."""
         return self.method.keeps_bank and self.config.bank.budget > 0
 
     # --- training
@@ -202,12 +203,12 @@ class Learner:
         self.end_method(task)
         with torch_threads(self._resources.threads):
             self.context.bank = self.method.remember(self.context)
-        if self._keeps_nodes:
+        if self.keeps_nodes:
             self.bank.save(self.directory / BANK_NAME)
         state = self.method.state()
         if state:
-            save_tensors(self._method_path(task.index), state, about={"method": self.method.name})
-            self._method_path(task.index - 2).unlink(missing_ok=True)
+            save_tensors(self.method_path(task.index), state, about={"method": self.method.name})
+            self.method_path(task.index - 2).unlink(missing_ok=True)
         self.trainer.forget_kept_weights()
         self.forget_rows()
 
@@ -220,7 +221,8 @@ class Learner:
         with torch_threads(threads), self.team.sharing() if is_shared else nullcontext():
             self.method.end_task(self.context)
 
-    def _method_path(self, task_index: int) -> Path:
+    def method_path(self, task_index: int) -> Path:
+        """Where the method's state after a task is, if it has any."""
         return self.directory / WEIGHTS_DIRECTORY / f"method-{task_index}.safetensors"
 
     # --- testing

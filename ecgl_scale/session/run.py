@@ -143,7 +143,7 @@ def _run_into(
                     draw_profile(directory.path, log)
                 log.say(f"finished: {summary(results)}")
         if not (directory.path / SEAL_NAME).exists():
-            Seal.write(directory.path, setup.graph, setup.stream)
+            Seal.write(directory.path, config, setup.graph, setup.stream)
         directory.remove_work()
         return results
     finally:

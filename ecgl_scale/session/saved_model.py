@@ -72,7 +72,7 @@ def load_model(path: Path) -> SavedModel:
     _refuse_other_shape(weights, classes, config, about.get("num_features"), directory / MODEL_NAME)
     seal = Seal.read(path)
     if seal is not None:
-        seal.check(path, CONFIG_NAME, f"{WEIGHTS_DIRECTORY}/{MODEL_NAME}", f"{WEIGHTS_DIRECTORY}/{ABOUT_NAME}")
+        seal.check(path, config, f"{WEIGHTS_DIRECTORY}/{MODEL_NAME}", f"{WEIGHTS_DIRECTORY}/{ABOUT_NAME}")
     return SavedModel(config, weights, classes, scaling, about)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ecgl_scale.base.durable import WrittenFile, crc32c_of, storage_errors
 from ecgl_scale.base.versions import SEAL_NAME
+from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.journal import read_sealed, write_sealed
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.graph import GraphStore
@@ -20,7 +21,6 @@ from ecgl_scale.units import MIB
 
 KIND, VERSION = "ecgl-model", 1
 SEALED = (
-    "config.yaml",
     "state.json",
     "split.parquet",
     "bank.arrow",
@@ -37,6 +37,8 @@ SEALED = (
 class Seal:
     """What a model was made of, and its files."""
 
+    config_digest: str
+    """Of the keys that change results; others may be changed in its config.yaml."""
     store_identity: str
     generation: int
     num_nodes: int
@@ -47,11 +49,12 @@ class Seal:
     files: dict[str, WrittenFile]
 
     @classmethod
-    def write(cls, directory: Path, graph: GraphStore, stream: TaskStream) -> None:
+    def write(cls, directory: Path, config: RunConfig, graph: GraphStore, stream: TaskStream) -> None:
         """Seal the files that are in a directory now."""
         found = sorted({path for pattern in SEALED for path in directory.glob(pattern) if path.is_file()})
         names = getattr(graph, "class_names", None)
         seal = cls(
+            config.digest(),
             graph.identity,
             int(getattr(graph, "generation", 0)),
             graph.num_nodes,
@@ -84,14 +87,21 @@ class Seal:
         names, classes = found.pop("class_names"), tuple(int(label) for label in found.pop("classes"))
         return cls(files=files, classes=classes, class_names=None if names is None else tuple(names), **found)
 
-    def check(self, directory: Path, *names: str) -> None:
-        """Compare these files with the seal, or all of them; a file that is no part of it is none of its business.
+    def check(self, directory: Path, config: RunConfig, *names: str) -> None:
+        """Compare the config and these files with the seal, or all of them; other files are none of its business.
 
         Raises
         ------
         InvalidInputError
             A file is gone, or is another than was sealed.
         """
+        if config.digest() != self.config_digest:
+            raise InvalidInputError(
+                "the config is another than the model's: a key differs that changes results",
+                where=directory,
+                expected=f"a config with the digest {self.config_digest[:12]}",
+                fix="restore it from a copy",
+            )
         for name, expected in self.files.items():
             if names and name not in names:
                 continue

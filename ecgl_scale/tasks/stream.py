@@ -270,12 +270,23 @@ class TaskStream(Sequence[Task]):
             settings=self.settings,
         )
 
+    def hash_of(self, num_tasks: int) -> str:
+        """The hash of the first tasks and their split, as ``split_hash`` is that of all."""
+        return hash_split((task.node_ids, task.parts) for task in self._tasks[:num_tasks])
+
+    def until(self, graph: GraphStore, num_tasks: int) -> TaskStream:
+        """The stream of the first tasks alone, with the classes that they have."""
+        return self._of_these(graph, self._tasks[:num_tasks])
+
     def without_generations(self, graph: GraphStore) -> TaskStream:
         """This stream, of a store that knows no generations any more: all tasks have the edges that are there now."""
-        tasks = [replace(task, generation=None) for task in self]
+        return self._of_these(graph, [replace(task, generation=None) for task in self])
+
+    def _of_these(self, graph: GraphStore, tasks: Sequence[Task]) -> TaskStream:
+        classes = self.classes[: 1 + max((int(task.positions.max()) for task in tasks), default=-1)]
         positions = [self.labels_of(task.node_ids) for task in tasks]
         settings, dropped = self.settings, self.dropped
-        return TaskStream(graph, tasks, classes=self.classes, positions=positions, dropped=dropped, settings=settings)
+        return TaskStream(graph, tasks, classes=classes, positions=positions, dropped=dropped, settings=settings)
 
     @property
     def seed(self) -> int:

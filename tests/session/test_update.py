@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.tensors import load_tensors
 from ecgl_scale.session.run import run
 from ecgl_scale.session.update import update
