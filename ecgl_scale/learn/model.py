@@ -35,6 +35,8 @@ Propagate = Callable[[torch.Tensor], torch.Tensor]
 Init = Literal["torch", "kaiming"]
 
 KIND = "weights"
+HEAD = int.from_bytes(b"head", "big")
+"""Tells the numbers that new outputs begin with from others that a task draws."""
 
 
 class SharedWeights:
@@ -96,6 +98,28 @@ class SharedWeights:
             weight, first_bias = layers[0]
             layers[0] = (weight.t().contiguous().t(), first_bias)
         return cls(layers)
+
+    def grow(self, num_new: int, *, init: Init = "torch", seed: int = 0) -> None:
+        """Give the head a row for each of so many new classes, drawn as ``create`` draws a layer.
+
+        Its tensors are then others, which lie in memory as the old ones did; all other layers stay as they are.
+        """
+        weight, bias = self.layers[-1]
+        more, more_bias = self.draw_outputs(num_new, init=init, seed=seed)
+        longer_bias = None if bias is None or more_bias is None else _with_rows(bias, more_bias)
+        self.layers[-1] = (_with_rows(weight, more), longer_bias)
+
+    def draw_outputs(self, num_new: int, *, init: Init = "torch", seed: int = 0) -> Layer:
+        """The rows that ``grow`` gives the head."""
+        weight, bias = self.layers[-1]
+        return self.create(weight.shape[1], [], num_new, bias=bias is not None, init=init, seed=seed).layers[0]
+
+    def take(self, values: Sequence[torch.Tensor]) -> None:
+        """Take over the numbers of other tensors of the same shapes; one with fewer rows leaves zeros in the rest."""
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters(), values, strict=True):
+                parameter[: len(value)] = value
+                parameter[len(value) :] = 0
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -234,6 +258,26 @@ class SharedWeights:
                 expected=f"widths {list(widths)}: features, hidden layers, classes",
             )
         return loaded
+
+
+def head_seed(seed: int, task_index: int) -> int:
+    """What outputs for a task's new classes are drawn with in a run of this seed, whatever came before."""
+    return int(np.random.SeedSequence((seed, task_index, HEAD)).generate_state(1)[0])
+
+
+def padded_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor with zeros in the rows that ``like`` has besides, on its device and laid out in memory as it is."""
+    if (tensor.shape, tensor.stride(), tensor.device) == (like.shape, like.stride(), like.device):
+        return tensor
+    padded = torch.zeros_like(like, requires_grad=False)
+    padded[: len(tensor)] = tensor
+    return padded
+
+
+def _with_rows(tensor: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+    rows = torch.cat([tensor.detach(), more.detach().to(tensor.device)])
+    rows = rows if tensor.is_contiguous() else rows.t().contiguous().t()
+    return rows.requires_grad_()
 
 
 def _linear(x: Rows, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

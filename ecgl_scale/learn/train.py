@@ -29,7 +29,7 @@ from ecgl_scale.learn.graph_blocks import BlockedGraphSegment
 from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.lanes import LANE_SUM_BYTES, LaneSum, cut_parts, read_parts
 from ecgl_scale.learn.loss import Segment
-from ecgl_scale.learn.model import Columns, SharedWeights
+from ecgl_scale.learn.model import Columns, Init, SharedWeights
 from ecgl_scale.learn.ranks import exchange_bytes, formula_of_exchange
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.source import CsrBlock
@@ -273,6 +273,12 @@ class Trainer:
         (state,) = np.random.SeedSequence((self.seed, *seeds)).generate_state(1, np.uint64)
         return torch.Generator(self.weights.device).manual_seed(int(state))
 
+    def grow_head(self, num_new: int, *, init: Init = "torch", seed: int = 0) -> None:
+        """Outputs for so many new classes, whose moments are zero: see ``SharedWeights.grow``."""
+        self.weights.grow(num_new, init=init, seed=seed)
+        self._optimizer.follow(self.weights.parameters())
+        self.forget_buffers()
+
     def keep_weights(self) -> None:
         """Keep a copy of the weights as they are now; it is part of ``state()`` until it is forgotten."""
         self._earlier = self.weights.copy()
@@ -338,13 +344,7 @@ class Trainer:
             take_tensor(state, f"{EARLIER}.{i}", shape) for i, shape in enumerate(shapes) if f"{EARLIER}.0" in state
         ]
         self._optimizer.load_state(state)
-        _copy_into(self.weights, found)
+        self.weights.take(found)
         self._earlier = self.weights.copy() if earlier else None
         if self._earlier is not None:
-            _copy_into(self._earlier, earlier)
-
-
-def _copy_into(weights: SharedWeights, values: Sequence[torch.Tensor]) -> None:
-    with torch.no_grad():
-        for parameter, value in zip(weights.parameters(), values, strict=True):
-            parameter.copy_(value)
+            self._earlier.take(earlier)

@@ -20,11 +20,12 @@ from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.basis import Basis
+from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.directory import CONFIG_NAME
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.results import matrix_of
-from ecgl_scale.session.save_learner import classes_of, padded_rows, save_learner
+from ecgl_scale.session.save_learner import padded_rows, save_learner
 from ecgl_scale.session.saved_model import load_model
 from ecgl_scale.session.setup import RunSetup, resources_of
 from ecgl_scale.session.state import RunState
@@ -153,7 +154,7 @@ class ECGL:
         learner.remember(task)
         self._next += 1
         self._note(losses=(*self._progress.losses, losses), task=self._next)
-        self.weights_, self.bank_, self.classes_ = learner.weights, learner.bank, classes_of(learner)
+        self.weights_, self.bank_, self.classes_ = learner.weights, learner.bank, learner.classes
         return self
 
     def evaluate(self, graph: GraphStore, tasks: Sequence[Task]) -> list[float]:
@@ -251,7 +252,7 @@ class ECGL:
         directory = Path(self.directory or tempfile.mkdtemp(prefix="ecgl-"))
         if self.directory is None:
             self._remove_temporary = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
-        directory.mkdir(parents=True, exist_ok=True)
+        (directory / WEIGHTS_DIRECTORY).mkdir(parents=True, exist_ok=True)
         return directory
 
     def _setup(self, graph: GraphStore, stream: TaskStream, on_event: EventSink, scaling: Scaling | None) -> RunSetup:

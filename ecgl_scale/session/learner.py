@@ -5,7 +5,7 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.engine.threads import torch_threads
-from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.table import method_of
-from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.learn.model import SharedWeights, head_seed
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
@@ -91,6 +91,11 @@ class Learner:
         """The weights, shared by MLP and graph network."""
         return self.trainer.weights
 
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The label of each output that there is so far."""
+        return self.stream.classes[: self.weights.num_classes]
+
     def _new_weights(self, task_index: int, num_features: int, *, by_columns: bool = False) -> SharedWeights:
         learn = self.config.learn
         seed = int(np.random.SeedSequence((self.config.seed, task_index)).generate_state(1)[0])
@@ -99,12 +104,17 @@ class Learner:
         return SharedWeights.create(
             num_features,
             learn.hidden,
-            self.stream.num_classes,
+            self._num_outputs(task_index),
             bias=learn.bias,
             init=learn.init,
             seed=seed,
             by_columns=by_columns,
         )
+
+    def _num_outputs(self, task_index: int) -> int:
+        """Width of the head while a task is learned."""
+        stream = self.stream
+        return stream.num_classes if self.config.learn.head == "whole" else stream.num_seen_classes(stream[task_index])
 
     # --- going on after a stop
 
@@ -116,6 +126,7 @@ class Learner:
         """Go on from a checkpoint, with the bank as it was before ``task_index``, or after where it is remembered."""
         self.method = method_of(self.config)
         if tensors is not None:
+            self._match_head(tensors, task_index)
             self.trainer.load_state({name: torch.from_numpy(np.array(array)) for name, array in tensors.items()})
         remembered = range(task_index + is_remembered)
         if self.keeps_nodes and remembered:
@@ -132,6 +143,13 @@ class Learner:
         if remembered and self.method_path(remembered[-1]).exists():
             self.method.load_state(load_tensors(self.method_path(remembered[-1]))[0])
 
+    def _match_head(self, tensors: Mapping[str, NDArray[Any]], task_index: int) -> None:
+        """Give the head the width that a checkpoint has: that of the task it was saved in, or of the one before."""
+        found = len(tensors.get(f"parameter.{len(self.weights.parameters()) - 1}", ()))
+        last = len(self.stream) - 1
+        if found in {self._num_outputs(index) for index in (task_index - 1, task_index) if 0 <= index <= last}:
+            self.grow_head(found)
+
     @property
     def keeps_nodes(self) -> bool:
         """Whether there is a bank."""
@@ -143,6 +161,7 @@ class Learner:
         """Make everything ready for a task; ``is_new`` unless it goes on after a stop."""
         if is_new:
             self.trainer.forget_kept_weights()
+            self.grow_head(self._num_outputs(task.index), task.index)
         if is_new and self.method.restarts:
             self._restart(task)
         if is_new and self.config.learn.optimizer == "reset":
@@ -154,10 +173,13 @@ class Learner:
 
     def _restart(self, task: Task) -> None:
         """New weights in the same tensors; Adam's moments stay, as in the public code."""
-        fresh = self._new_weights(task.index, self.weights.num_features)
-        with torch.no_grad():
-            for parameter, value in zip(self.weights.parameters(), fresh.parameters(), strict=True):
-                parameter.copy_(value)
+        self.weights.take(self._new_weights(task.index, self.weights.num_features).parameters())
+
+    def grow_head(self, num_outputs: int, task_index: int = 0) -> None:
+        """Give the head so many outputs; those that are new begin as (seed, task) say, whatever came before."""
+        num_new = num_outputs - self.weights.num_classes
+        if num_new > 0:
+            self.trainer.grow_head(num_new, init=self.config.learn.init, seed=head_seed(self.config.seed, task_index))
 
     def train_epoch(self, task: Task, epoch: int) -> EpochResult:
         """One epoch. Outputs are ranked as the last epoch has them, before its step, as in the public code."""
@@ -242,6 +264,11 @@ class Learner:
     def _question(self, after: Task, on: Task) -> Question:
         ids = on.test_ids if self.config.tasks.score == "test" else on.valid_ids
         allowed = on.positions if self.config.setting == "task-il" else self.stream.seen_positions(after)
+        if allowed.max(initial=-1) >= self.weights.num_classes:
+            raise UsageError(
+                f"task {on.index} has classes that are not learned yet: the model has no outputs for them",
+                expected=f"one of the tasks up to {after.index}",
+            )
         return Question(ids, self.stream.labels_of(ids), on.positions, allowed)
 
     def save_model(self) -> None:
@@ -250,7 +277,7 @@ class Learner:
         directory.mkdir(exist_ok=True)
         stream = self.stream
         about = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
-        save_model(directory, self.weights, stream.classes, self.scaling, **about)
+        save_model(directory, self.weights, self.classes, self.scaling, **about)
 
 
 def learn_task(learner: Learner, task: Task, *, from_epoch: int = 0) -> Iterator[tuple[int, EpochResult]]:

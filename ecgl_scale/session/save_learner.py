@@ -24,11 +24,6 @@ from ecgl_scale.session.state import RunState
 Rows = Sequence[tuple[float, ...]]
 
 
-def classes_of(learner: Learner) -> tuple[int, ...]:
-    """The label of each output that the model has so far."""
-    return learner.stream.classes[: learner.weights.num_classes]
-
-
 def padded_rows(rows: Rows, num_tasks: int) -> tuple[tuple[float, ...], ...]:
     """Rows of a performance matrix; those of tasks after which nobody has tested have no values."""
     known = rows[:num_tasks]
@@ -61,7 +56,7 @@ def save_learner(directory: Path, learner: Learner, state: RunState) -> None:
             link_tree(path, directory / KEPT_FOLDERS[0] / path.name)
     matrix = matrix_of(state.macro, num_tasks).to_lists()
     about = {"tasks_learned": num_tasks, "split_hash": stream.split_hash, "matrix": matrix}
-    save_model(directory / WEIGHTS_DIRECTORY, learner.weights, classes_of(learner), learner.scaling, **about)
+    save_model(directory / WEIGHTS_DIRECTORY, learner.weights, learner.classes, learner.scaling, **about)
     checkpoints = Checkpoints(directory)
     try:
         checkpoints.save(state, learner.tensors())

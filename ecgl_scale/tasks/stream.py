@@ -21,7 +21,8 @@ from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL
 from ecgl_scale.tasks.arrivals import name_of, next_nodes
-from ecgl_scale.tasks.split import Ids, hash_split, missing_column, read_column
+from ecgl_scale.tasks.periods import Periods
+from ecgl_scale.tasks.split import Ids, hash_split, read_column
 from ecgl_scale.tasks.stream_file import positions_by_label, read_stream, write_stream
 from ecgl_scale.tasks.task_nodes import (
     DroppedClass,
@@ -30,16 +31,12 @@ from ecgl_scale.tasks.task_nodes import (
     at_generation,
     class_blocks,
     collect_ids,
-    count_labels,
     generations_of,
     split_task,
     too_small,
 )
 
 __all__ = ["DroppedClass", "Task", "TaskStream"]
-
-MAX_PERIODS = 1000
-"""More distinct arrival values are time stamps, not periods."""
 
 
 class SplitOptions(TypedDict, total=False):
@@ -136,9 +133,9 @@ class TaskStream(Sequence[Task]):
     ) -> TaskStream:
         """A task for each distinct value of a node column (a year, a release), ascending; classes may return.
 
-        A node is in the task of its value, if it has a label of a class with ``min_class_nodes`` or more labelled
-        nodes in all; NaN is no value. The seeded split is made for every class within its task; a class with a
-        single node there trains on it.
+        A node is in the task of its value, if it has a label of a class that by then has ``min_class_nodes`` or more
+        labelled nodes; those that came before that are in no task. NaN is no value. The seeded split is made for every
+        class within its task; a class with a single node there trains on it.
 
         Raises
         ------
@@ -146,33 +143,10 @@ class TaskStream(Sequence[Task]):
             As ``class_incremental``; also for a column that is missing or has more than 1,000 values.
         """
         settings = SplitSettings.checked(graph, seed, split, fractions, min_class_nodes, is_by_time=True, column=column)
-        nodes = graph.nodes
-        if nodes is None or column not in nodes.names:
-            raise missing_column(graph, column)
-        counts = count_labels(graph)
-        dropped = too_small(np.flatnonzero(counts).tolist(), counts, min_class_nodes)
-        is_kept = counts >= min_class_nodes
-        values: NDArray[Any] = np.empty(0)
-        for (_, labels), (_, arrivals) in zip(nodes.blocks(LABEL), nodes.blocks(column), strict=True):
-            found = np.unique(arrivals[(labels >= 0) & is_kept[labels]])
-            found = found[~np.isnan(found)]
-            values = np.union1d(values, found) if values.size else found
-            if values.size > MAX_PERIODS:
-                raise UsageError(
-                    f"column {column!r} has more than {MAX_PERIODS:,} distinct values",
-                    where=graph.path,
-                    expected="one value a period",
-                    fix="add a column of years, months or other periods",
-                )
-        batches = dict(nodes.blocks(column))
-
-        def tasks_of(start: int, labels: NDArray[Any]) -> Ids:
-            arrivals = batches[start]
-            periods = np.minimum(np.searchsorted(values, arrivals), max(values.size - 1, 0))
-            return np.where(is_kept[labels] & (values[periods] == arrivals), periods, -1)
-
-        names = [f"{column} {value}" for value in values.tolist()]
-        return cls._assemble(graph, names, tasks_of, settings, dropped, on_event)
+        periods = Periods.find(graph, column, min_class_nodes)
+        dropped = too_small(np.flatnonzero(periods.counts).tolist(), periods.counts, min_class_nodes)
+        names = [f"{column} {value}" for value in periods.values.tolist()]
+        return cls._assemble(graph, names, periods.of_rows, settings, dropped, on_event)
 
     @classmethod
     def of_generations(
@@ -295,7 +269,7 @@ class TaskStream(Sequence[Task]):
 
     @property
     def num_classes(self) -> int:
-        """Width of the model's head."""
+        """Classes of all tasks: the width of the model's head in the end."""
         return len(self.classes)
 
     @cached_property
@@ -310,6 +284,10 @@ class TaskStream(Sequence[Task]):
     def seen(self, task: Task) -> list[Task]:
         """The tasks up to ``task``, itself included."""
         return list(self._tasks[: self._index(task) + 1])
+
+    def num_seen_classes(self, task: Task) -> int:
+        """Width of a head that has all classes up to ``task``."""
+        return max(int(earlier.positions.max(initial=-1)) for earlier in self.seen(task)) + 1
 
     def seen_positions(self, task: Task) -> Ids:
         """Head positions of all classes up to ``task``, ascending."""

@@ -11,6 +11,7 @@ import pytest
 from ecgl_scale.learn.tensors import load_tensors
 from ecgl_scale.session.run import run
 from ecgl_scale.session.update import update
+from ecgl_scale.store.graph import GraphStore
 from tests.session.streams import FEW_EPOCHS, Drawn, config_of, read_json, write_store
 
 YEARS = ("tasks.kind=time", "tasks.column=year", FEW_EPOCHS)
@@ -36,13 +37,20 @@ def check_same(found: Path, wanted: Path) -> None:
     results, whole = (read_json(path / "results.json") for path in (found, wanted))
     assert {name: results[name] for name in NUMBERS} == {name: whole[name] for name in NUMBERS}
     assert read_json(found / "state.json")["losses"] == read_json(wanted / "state.json")["losses"]
-    for name in ("model.safetensors",):
-        arrays, others = (load_tensors(path / "weights" / name)[0] for path in (found, wanted))
+    for arrays, others in zip(tensors_of(found), tensors_of(wanted), strict=True):
         assert arrays.keys() == others.keys()
         assert all(np.array_equal(arrays[key], others[key]) for key in arrays)
     assert (found / "bank.arrow").exists() == (wanted / "bank.arrow").exists()
     if (wanted / "bank.arrow").exists():
         assert (found / "bank.arrow").read_bytes() == (wanted / "bank.arrow").read_bytes()
+
+
+def tensors_of(run: Path) -> list[dict[str, Any]]:
+    """The weights, with the optimizer's moments too, and the method's state."""
+    paths = [run / "weights" / read_json(run / "state.json")["checkpoint"], run / "weights" / "model.safetensors"]
+    last = read_json(run / "results.json")["num_tasks"] - 1
+    of_method = run / "weights" / f"method-{last}.safetensors"
+    return [load_tensors(path)[0] for path in (*paths, *([of_method] if of_method.exists() else []))]
 
 
 @pytest.mark.parametrize(
@@ -64,3 +72,49 @@ def test_a_chain_of_updates_is_the_run_on_the_whole_stream(
 ) -> None:
     run(config_of(store, None, *YEARS, *overrides), tmp_path / "whole")
     check_same(chain(first_year, store, tmp_path / "model", *YEARS, *overrides), tmp_path / "whole")
+
+
+CLASSES = (FEW_EPOCHS, "tasks.classes_per_task=2")
+
+
+def chain_of_classes(store: Path, out: Path, *overrides: str, options: tuple[str, ...] = ()) -> Path:
+    """A run on the first two classes, and an update for each further pair, each into a directory of its own."""
+    run(config_of(store, None, *CLASSES, *overrides, "tasks.class_order=[0, 1]"), out / "0")
+    for number, pair in enumerate(("2, 3", "4, 5")):
+        update(out / str(number), store, out / str(number + 1), where=f"label in {pair}", overrides=options)
+    return out / "2"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("setting=task-il",),
+        ("method=ewc",),
+        ("method=lwf", "setting=task-il"),
+        ("method=gem",),
+        ("method=cat",),
+        ("method=joint",),
+        ("method=twp", "preset=paper"),
+        ("method=ergnn",),
+        ("learn.train_as=gcn", "tasks.eval_scope=seen"),
+        ("learn.features=propagated:2", "learn.optimizer=reset"),
+    ],
+    ids=" ".join,
+)
+def test_new_classes_are_learned_as_the_run_on_the_whole_stream_learns_them(
+    store: Path, tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    run(config_of(store, None, *CLASSES, *overrides), tmp_path / "whole")
+    check_same(chain_of_classes(store, tmp_path, *overrides), tmp_path / "whole")
+
+
+def test_sparse_features_and_graphs_that_are_kept_give_the_same(drawn: Drawn, tmp_path: Path) -> None:
+    few = np.where(np.abs(drawn.x) > 3, drawn.x, 0).astype(np.float32)
+    store = write_store(tmp_path / "sparse.ecgl", replace(drawn, x=few))
+    assert GraphStore.open(store).has_sparse_features
+    run(config_of(store, None, *CLASSES, "method=joint"), tmp_path / "whole")
+    kept = chain_of_classes(store, tmp_path, "method=joint", "tasks.keep_tests=true")
+    check_same(kept, tmp_path / "whole")
+    assert [path.name for path in sorted((kept / "tests").iterdir())] == [f"task-{i:04d}.ecgl" for i in range(3)]
+    assert not (kept / "tasks").exists()
