@@ -118,10 +118,10 @@ class Basis:
                 expected="nodes of two or more classes",
                 fix="wait for nodes of another class, or learn them with a model in class-il",
             )
-        if getattr(config.learn, "head", "grow") == "whole" and set(stream.classes) != set(known.classes):
-            new = ", ".join(str(label) for label in stream.classes if label not in known.classes)
+        if config.learn.head == "whole" and stream.classes != self.saved.classes:
             raise UsageError(
-                f"learn.head is whole, so the model has no output for the new classes {new}",
+                f"learn.head is whole, so the model has outputs for {len(self.saved.classes)} classes from the beginning, "
+                f"and the new nodes are of the classes {', '.join(map(str, task.classes))}",
                 where=self.directory,
                 fix="run it with `learn: {head: grow}`, whose head gets an output for each class that comes",
             )
@@ -154,8 +154,7 @@ class Basis:
         return new
 
     def _name(self, graph: GraphStore) -> str | None:
-        generation = int(getattr(graph, "generation", 0))
-        return f"generation {generation}" if self.asked is None and generation else None
+        return f"generation {graph.generation}" if self.asked is None and graph.generation else None
 
     # --- the directory of an update
 

@@ -56,7 +56,7 @@ class Seal:
         seal = cls(
             config.digest(),
             graph.identity,
-            int(getattr(graph, "generation", 0)),
+            graph.generation,
             graph.num_nodes,
             len(stream),
             stream.classes,

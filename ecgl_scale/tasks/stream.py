@@ -31,7 +31,6 @@ from ecgl_scale.tasks.task_nodes import (
     at_generation,
     class_blocks,
     collect_ids,
-    generations_of,
     split_task,
     too_small,
 )
@@ -158,12 +157,12 @@ class TaskStream(Sequence[Task]):
         generation without nodes to learn is no task.
         """
         stream = cls.empty(graph, **options)
-        for number, (first, stop) in enumerate(generations_of(graph)):
-            own = at_generation(graph, number)
+        for info in graph.generations:
+            own, ids = at_generation(graph, info.number), np.arange(info.first_node, info.num_nodes)
             try:
-                stream = stream.add(own, np.arange(first, stop), f"generation {number}", on_event=on_event)
+                stream = stream.add(own, ids, f"generation {info.number}", on_event=on_event)
             except InvalidInputError as error:
-                on_event(Note(f"generation {number} is no task: {error.what}", is_warning=True))
+                on_event(Note(f"generation {info.number} is no task: {error.what}", is_warning=True))
         if not len(stream):
             raise InvalidInputError("there is no task: no generation has nodes to learn", where=graph.path)
         return stream._with(graph, [], on_event)

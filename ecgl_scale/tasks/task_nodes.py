@@ -207,27 +207,16 @@ def split_task(
         parts = np.asarray(read_column(graph, SPLIT, ids), np.int8)
     of_task = np.unique(labels).tolist()
     classes = (*known, *sorted(set(of_task) - set(known)))
-    task = make_task(index, name, of_task, classes, ids, parts, generation=generation_of(graph))
+    task = make_task(index, name, of_task, classes, ids, parts, generation=graph.generation)
     check_parts(graph, task, labels, parts, on_event)
     return task, labels, classes
 
 
-def generation_of(graph: GraphStore) -> int:
-    """The generation of a store that is open."""
-    return int(getattr(graph, "generation", 0))
-
-
-def generations_of(graph: GraphStore) -> list[tuple[int, int]]:
-    """First node of each generation up to the one that is open, and the first after it."""
-    infos = getattr(graph, "generations", ())[: generation_of(graph) + 1]
-    return [(info.first_node, info.num_nodes) for info in infos] or [(0, graph.num_nodes)]
-
-
 def at_generation(graph: GraphStore, generation: int | None) -> GraphStore:
     """The store as it was at a generation; itself where that is the one that is open."""
-    if generation is None or generation == generation_of(graph):
+    if generation is None or generation == graph.generation:
         return graph
-    return GraphStore.open(f"{graph.path}#generation={generation}")
+    return GraphStore.open(graph.path, generation=generation)
 
 
 def make_task(
