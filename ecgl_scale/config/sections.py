@@ -166,8 +166,8 @@ class LearnConfig(Section):
     )
     head: Literal["grow", "whole"] = Field(
         default="grow",
-        description="The model has outputs for the classes that have come so far, and gets those of a task when the "
-        "task comes; or, as the public code has it, outputs for the classes of all tasks from the beginning.",
+        description="The model has outputs for the classes that have come so far, and gets those of a task, zeros at "
+        "first, when the task comes; or, as the public code, outputs for the classes of all tasks from the beginning.",
     )
     optimizer: Literal["carry", "reset"] = Field(
         default="carry", description="Adam's moments go on from task to task, or begin anew."

@@ -19,7 +19,7 @@ from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.table import method_of
-from ecgl_scale.learn.model import SharedWeights, head_seed
+from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
@@ -148,7 +148,7 @@ class Learner:
         found = len(tensors.get(f"parameter.{len(self.weights.parameters()) - 1}", ()))
         last = len(self.stream) - 1
         if found in {self._num_outputs(index) for index in (task_index - 1, task_index) if 0 <= index <= last}:
-            self.grow_head(found)
+            self.trainer.grow_head(found)
 
     @property
     def keeps_nodes(self) -> bool:
@@ -161,7 +161,7 @@ class Learner:
         """Make everything ready for a task; ``is_new`` unless it goes on after a stop."""
         if is_new:
             self.trainer.forget_kept_weights()
-            self.grow_head(self._num_outputs(task.index), task.index)
+            self.trainer.grow_head(self._num_outputs(task.index))
         if is_new and self.method.restarts:
             self._restart(task)
         if is_new and self.config.learn.optimizer == "reset":
@@ -174,12 +174,6 @@ class Learner:
     def _restart(self, task: Task) -> None:
         """New weights in the same tensors; Adam's moments stay, as in the public code."""
         self.weights.take(self._new_weights(task.index, self.weights.num_features).parameters())
-
-    def grow_head(self, num_outputs: int, task_index: int = 0) -> None:
-        """Give the head so many outputs; those that are new begin as (seed, task) say, whatever came before."""
-        num_new = num_outputs - self.weights.num_classes
-        if num_new > 0:
-            self.trainer.grow_head(num_new, init=self.config.learn.init, seed=head_seed(self.config.seed, task_index))
 
     def train_epoch(self, task: Task, epoch: int) -> EpochResult:
         """One epoch. Outputs are ranked as the last epoch has them, before its step, as in the public code."""
