@@ -120,7 +120,7 @@ class Basis:
             )
         if config.learn.head == "whole" and stream.classes != self.saved.classes:
             raise UsageError(
-                f"learn.head is whole, so the model has outputs for {len(self.saved.classes)} classes once and for all, "
+                f"learn.head is whole, so the model has outputs for {len(self.saved.classes)} classes for good, "
                 f"and the new nodes are of the classes {', '.join(map(str, task.classes))}",
                 where=self.directory,
                 fix="run it with `learn: {head: grow}`, whose head gets an output for each class that comes",
