@@ -239,7 +239,7 @@ def test_a_model_of_the_first_tasks_knows_their_classes_only(
     model.fit_task(graph, tasks[1])
     assert model.classes_ == (0, 1, 2, 3)
     model.save(tmp_path / "model")
-    assert read_json(tmp_path / "model" / "model.json")["classes"] == [0, 1, 2, 3]
+    assert read_json(tmp_path / "model" / "weights" / "model.json")["classes"] == [0, 1, 2, 3]
     seen = tasks.seen(tasks[1])
     assert ECGL.load(tmp_path / "model").evaluate(graph, seen) == model.evaluate(graph, seen)
 
