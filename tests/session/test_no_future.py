@@ -88,7 +88,6 @@ def learned(store: Path, directory: Path, num_tasks: int, *overrides: str) -> li
         arrays = {**learner.tensors(), **{f"method.{name}": one for name, one in learner.method.state().items()}}
         kept = {name: (one.dtype, one.shape, one.tobytes()) for name, one in arrays.items()}
         found.append({"losses": losses, "rows": rows, "bank": bank.exists() and bank.read_bytes(), **kept})
-        assert learner.weights.num_classes == learner.stream.num_seen_classes(task)
     return found
 
 
@@ -119,5 +118,5 @@ def test_settings_do_not_look_ahead_either(stores: dict[str, Path], tmp_path: Pa
 
 
 def test_a_whole_head_knows_how_many_classes_will_come(stores: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="after task 0"):
         check_is_a_beginning(stores, tmp_path, "dense", *BY_CLASS, "learn.head=whole")
