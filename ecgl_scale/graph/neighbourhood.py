@@ -14,12 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ecgl_kernels.halo import copy_rows
-from ecgl_kernels.node_set import add_nodes, count_nodes, find_places, list_nodes
+from ecgl_kernels.node_set import count_nodes, find_places
 from ecgl_kernels.spmm import invert_degrees
 from ecgl_scale.graph.adjacency import Adjacency, CsrRows, Ints, Scale, Scales
 from ecgl_scale.graph.convolution import Norm
+from ecgl_scale.graph.node_set import NodeSet
 from ecgl_scale.store.edges.some_rows import SomeRows
 from ecgl_scale.store.graph import GraphStore
 
@@ -63,18 +65,16 @@ class NeighbourhoodReader:
 
     def find(self, asked: Ints, hops: int, arrange: Arrange, allow: Allow) -> Neighbourhood:
         """Everything within ``hops`` hops of the nodes ``asked``, which ascend."""
-        num_words = -(-self.adjacency.num_nodes // 64)
-        members, known = np.zeros(num_words, np.uint64), np.zeros(num_words, np.uint64)
-        add_nodes(asked, members)
+        members = NodeSet(self.adjacency.num_nodes)
+        members.add(asked)
         levels, parts, num_nodes, num_edges = [asked], [], asked.size, 0
         for _ in range(hops):
             num_edges += int(self.stored.degrees(levels[-1]).sum())
             allow(num_nodes, num_edges)
             rows = self.adjacency.select_sparingly(levels[-1], self.stored)
-            known[:] = members
-            add_nodes(rows.indices, members)
-            fresh = np.empty(list_nodes(members, known, np.empty(0, np.int64)), np.int64)
-            list_nodes(members, known, fresh)
+            known = members.copy()
+            members.add(rows.indices)
+            fresh = members.ids(known)
             levels.append(fresh)
             parts.append(rows)
             num_nodes += fresh.size
@@ -82,7 +82,7 @@ class NeighbourhoodReader:
         orders = [arrange(level) for level in levels]
         ids = np.concatenate([level[order] for level, order in zip(levels, orders, strict=True)])
         sizes = tuple(np.cumsum([level.size for level in levels]).tolist())
-        rows = _join(parts, orders, ids, members)
+        rows = _join(parts, orders, ids, members.words)
         return Neighbourhood(ids, sizes, rows, self._scales(ids, rows))
 
     def _scales(self, ids: Ints, rows: CsrRows) -> Scales:
@@ -104,7 +104,7 @@ class NeighbourhoodReader:
         return Scales(row, source_scale)
 
 
-def _join(parts: list[CsrRows], orders: list[Ints], ids: Ints, members: np.typing.NDArray[np.uint64]) -> CsrRows:
+def _join(parts: list[CsrRows], orders: list[Ints], ids: Ints, members: NDArray[np.uint64]) -> CsrRows:
     """The rows of all levels in the order of their numbers, with numbers for ids; ``parts`` are given up."""
     before = np.empty(members.size, np.uint32)
     count_nodes(members, before)

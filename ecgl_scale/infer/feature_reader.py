@@ -135,9 +135,9 @@ class FeatureReader:
             out[:, :width] *= scale[block.start : block.stop, None]
 
     def multiply_some(self, ids: NDArray[np.int64], step: Dense, out: Matrix) -> None:
-        """Rows ``ids``, which ascend, times a weight, plus its bias: the bits that ``multiply`` gives. Memory: 8 pieces.
+        """Rows ``ids``, which ascend, times a weight, plus its bias: the bits that ``multiply`` gives.
 
-        In a product each row has the place that it has there.
+        In a product each row has the place that it has there. Memory: eight pieces.
         """
         weight_t = step.weight_t if step.weight_t is not None else np.eye(self.width, dtype=np.float32)
         width = weight_t.shape[1]

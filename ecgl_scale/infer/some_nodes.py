@@ -58,7 +58,7 @@ class NodeInference:
         self._resources = resources
         self._whole_from = whole_from_share * features.num_rows
         self.backend = choose_backend(settings)
-        self._make_backend = lambda: make_backend(self.backend, settings, resources.threads)
+        self._settings = settings
         self._reader = NeighbourhoodReader(features.graph, settings.effective_norm, threads=resources.threads)
         self._sizes = SomeSizes(
             program,
@@ -112,7 +112,8 @@ class NodeInference:
         """
         if self._first is None:
             self.plan(ids)
-        backend, start, found = self._make_backend(), 0, self._first
+        backend = make_backend(self.backend, self._settings, self._resources.threads)
+        start, found = 0, self._first
         self._first = None
         count = max(ids.size, 1) if found is None else max(found.sizes[0], 1)
         while start < ids.size:

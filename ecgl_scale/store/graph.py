@@ -46,6 +46,8 @@ class BuildSettings(TypedDict, total=False):
 class GraphStore:
     """An open store. ``edges``, ``tiles``, ``nodes`` and ``features`` read their files when asked, not before."""
 
+    generation = 0  # until stores grow
+
     def __init__(self, files: StoreFiles, manifest: Manifest) -> None:
         self.path: AnyPath = files.location
         self.files = files

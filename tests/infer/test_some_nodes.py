@@ -13,7 +13,7 @@ from ecgl_scale.infer.feature_reader import FeatureReader
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.program import write_program
 from ecgl_scale.infer.settings import InferSettings, read_layers
-from ecgl_scale.infer.some_nodes import NeighbourhoodTooLargeError, NodeInference
+from ecgl_scale.infer.some_nodes import NodeInference
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.tasks.scaling import Scaling, fit_standard
 from tests.infer.networks import (
@@ -27,7 +27,7 @@ from tests.infer.networks import (
     random_graph,
 )
 from tests.resources import at
-from tests.store.graphs import KEEP_ALL, random_edges
+from tests.store.graphs import KEEP_ALL
 
 SYMMETRIC = BuildOptions(symmetrise=True)
 SYMMETRIC_LOOPS = BuildOptions(symmetrise=True, self_loops="keep")

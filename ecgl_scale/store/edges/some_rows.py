@@ -87,9 +87,7 @@ class SomeRows:
         return self._mapped[block.index]
 
     def _corrupt(self, block: Block, row: int) -> Exception:
-        return corrupt(
-            self._edges.path(block), f"has no edges that make sense in the row of node {block.start + row:,}"
-        )
+        return corrupt(self._edges.path(block), f"makes no sense in the row of node {block.start + row:,}")
 
 
 def rows_of(edges: EdgeStore, ids: Any) -> Ragged:
