@@ -51,7 +51,7 @@ class SomeSizes:
         """What it takes to find a neighbourhood and to compute with it; ``sizes`` are nodes within 0, 1, ... hops."""
         program, needs = self.program, [self.found_bytes(sizes[-1], num_edges)]
         kept = NODE_BYTES * sizes[-1] + 4 * num_edges
-        before = 2 * PIECES_AT_ONCE * PIECE_BYTES + GATHER_BYTES
+        before = GATHER_BYTES + (0 if program.before is None else 2 * PIECES_AT_ONCE * PIECE_BYTES)
         needs.append(kept + before + 4 * sizes[-1] * padded(program.source_width))
         for number, layer_pass in enumerate(program.passes):
             reads, writes = sizes[-1 - number], sizes[-2 - number]

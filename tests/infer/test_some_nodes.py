@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.infer.feature_reader import FeatureReader
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.program import write_program
 from ecgl_scale.infer.settings import InferSettings, read_layers
-from ecgl_scale.infer.some_nodes import NodeInference
+from ecgl_scale.infer.some_nodes import NeighbourhoodTooLargeError, NodeInference
+from ecgl_scale.store import graph as graph_module
 from ecgl_scale.store.edges.plan import BuildOptions
+from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.scaling import Scaling, fit_standard
+from ecgl_scale.units import MIB
 from tests.infer.networks import (
     ADD_LOOPS,
     BACKENDS,
@@ -28,6 +33,7 @@ from tests.infer.networks import (
 )
 from tests.resources import at
 from tests.store.graphs import KEEP_ALL
+from tests.store.test_some_rows import touched_bytes
 
 SYMMETRIC = BuildOptions(symmetrise=True)
 SYMMETRIC_LOOPS = BuildOptions(symmetrise=True, self_loops="keep")
@@ -113,3 +119,63 @@ def test_features_are_scaled_as_in_a_whole_inference(tmp_path, kind, features, h
     chosen = InferSettings(backend="numba")
     whole = infer_logits(graph, layers, at(), settings=chosen, scaling=scaling, work_directory=tmp_path / "w").logits
     np.testing.assert_array_equal(rows_of_nodes(graph, layers, chosen, ids, scaling=scaling), whole[ids])
+
+
+def test_batches_that_fit_give_the_same_bits_as_one(wide, tmp_path):
+    layers, ids, chosen = layers_of(20, 64, 7), np.arange(0, 9000, 3), InferSettings(backend="numba", norm="mean")
+    whole = infer_logits(wide, layers, at(), settings=chosen, work_directory=tmp_path).logits
+    need = inference_of(wide, layers, chosen, whole_from_share=100.0).plan(ids).host_bytes
+    inference = inference_of(wide, layers, chosen, at(need), whole_from_share=100.0)
+    inference._room_bytes = need - MIB // 2  # to the byte: what this process holds already changes with every test
+    plan = inference.plan(ids)
+    assert plan.blocks > 1
+    assert plan.host_bytes <= need - MIB // 2
+    found = np.concatenate([rows for _, rows in inference.run(ids)])
+    assert inference.num_batches >= plan.blocks
+    np.testing.assert_array_equal(found, whole[ids])
+
+
+def test_the_whole_graph_is_inferred_where_that_is_no_more_work_or_nothing_less_fits(wide):
+    layers, chosen = layers_of(20, 64, 7), InferSettings(backend="numba")
+    with pytest.raises(NeighbourhoodTooLargeError):
+        inference_of(wide, layers, chosen).plan(np.arange(9000))
+    with pytest.raises(NeighbourhoodTooLargeError):
+        inference_of(wide, layers, chosen, at(own_memory_bytes() + 20 * MIB)).plan(np.array([1]))
+
+
+def test_nodes_without_edges_need_nobody_else(tmp_path):
+    graph = random_graph(tmp_path / "g")
+    inference = inference_of(graph, layers_of(10, 16, 5), InferSettings(norm="mean", backend="numba"))
+    assert [len(rows) for _, rows in inference.run(np.array([57, 58]))] == [2]  # which no edge of the graph touches
+    assert inference.num_sources == 2
+    assert [*inference.run(np.empty(0, np.int64))] == []
+
+
+def read_by_calls() -> int:
+    """Bytes that this process has read by system calls; pages of mapped files are not among them."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("norm", ["sym", "mean"])
+def test_of_a_large_store_only_the_neighbourhood_is_read(tmp_path, monkeypatch, norm):
+    """A ring: every node hears the four before and behind it."""
+    num_nodes, width = 120_000, 64
+    nodes = np.arange(num_nodes)
+    edges = np.concatenate([np.stack([nodes, (nodes + step) % num_nodes]) for step in (1, 2, 3, 4)], axis=1)
+    x = np.random.default_rng(0).normal(size=(num_nodes, width)).astype(np.float32)
+    build_graph(tmp_path / "g", num_nodes, edges, x, options=SYMMETRIC)
+    monkeypatch.setattr(graph_module, "READ_WHOLE_BELOW_BYTES", 0)
+    graph, layers = GraphStore.open(tmp_path / "g"), layers_of(width, 80, 7)
+    chosen, ids = InferSettings(norm=norm, backend="numba"), np.array([70_000, 70_001])
+    inference = inference_of(graph, layers, chosen)
+    before = read_by_calls()
+    (_, found), *_ = inference.run(ids)
+    assert inference.num_sources == 18
+    files = {
+        name: sum(path.stat().st_size for path in (tmp_path / "g" / name).rglob("*") if path.is_file())
+        for name in ("edges", "features.zarr")
+    }
+    assert read_by_calls() - before < files["features.zarr"] / 10
+    assert 0 < touched_bytes(tmp_path / "g") < files["edges"] / 10
+    whole = infer_logits(graph, layers, at(), settings=chosen, work_directory=tmp_path / "w").logits
+    np.testing.assert_array_equal(found, whole[ids])
