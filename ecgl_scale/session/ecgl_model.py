@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.events import EventSink, ignore_events
@@ -20,6 +22,7 @@ from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.session.infer_some import predict_labels
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.saved_model import MODEL_NAME, SavedModel, load_model, save_model
@@ -160,6 +163,14 @@ class ECGL:
             self.matrix_.set_row(last.index, found)
         return found
 
+    def predict(self, graph: GraphStore, nodes: Any = None) -> NDArray[np.int64]:
+        """The label of each of ``nodes``, in their order, or of every node; of some only the neighbourhood is read."""
+        saved = self._saved
+        if saved is None:
+            learner = self._fitted()
+            saved = SavedModel(learner.config, learner.weights, self.classes_, learner.scaling)
+        return predict_labels(saved, graph, nodes, resources_of(saved.config))
+
     def save(self, path: str | Path) -> None:
         """Write weights (safetensors) and what they mean (JSON) to a directory, for ``load`` and ``ecgl infer``."""
         directory, saved = Path(path), self._saved
@@ -169,6 +180,7 @@ class ECGL:
             more = {
                 "tasks_learned": self._next,
                 "split_hash": learner.stream.split_hash,
+                "num_nodes": learner.stream.num_nodes,
                 "matrix": self.matrix_.to_lists(),
             }
             saved = SavedModel(learner.config, learner.weights, learner.stream.classes, learner.scaling, more)

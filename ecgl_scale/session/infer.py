@@ -28,7 +28,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.graph.changed import changed_since
 from ecgl_scale.session.infer_some import learned_nodes, predict_some, require_same, updated
-from ecgl_scale.session.infer_whole import infer_whole, plan_whole, plan_whole_worker
+from ecgl_scale.session.infer_whole import infer_whole, plan_whole, plan_whole_worker, require_same_features
 from ecgl_scale.session.remote_run import model_directory
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.score_table import Ints, TableInfo, read_info, scores_of_all, write_scores
@@ -83,20 +83,14 @@ def infer_store(
         _refuse_own_files(run, target)
     with model_directory(run) as directory:
         model = load_model(directory)
-    config, num_features = model.config, model.weights.num_features
+    config = model.config
     resources = Resources.of(
         config.memory if memory is None else memory,
         config.threads if threads is None else threads,
         on_event=on_event,
     )
     graph = GraphStore.open(store)
-    graph.require_features()
-    if graph.num_features != num_features:
-        raise UsageError(
-            f"the store has {graph.num_features} features, the run was trained on {num_features}",
-            where=store,
-            expected="a store with the same features",
-        )
+    require_same_features(model, graph)
     _warn(model, graph)
     prediction = _Prediction(model, graph, target)
     if asked is None or asked == Asked():

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,14 @@ from ecgl_scale.infer.hops import hop_settings, write_hops
 from ecgl_scale.infer.program import write_program
 from ecgl_scale.infer.settings import read_layers
 from ecgl_scale.infer.some_nodes import NeighbourhoodTooLargeError, NodeInference
-from ecgl_scale.session.infer_whole import KERNEL_BYTES, infer_whole, multiply_layers, plan_whole, plan_write
+from ecgl_scale.session.infer_whole import (
+    KERNEL_BYTES,
+    infer_whole,
+    multiply_layers,
+    plan_whole,
+    plan_write,
+    require_same_features,
+)
 from ecgl_scale.session.saved_model import SavedModel
 from ecgl_scale.session.score_table import (
     WRITE_ROWS,
@@ -30,9 +38,11 @@ from ecgl_scale.session.score_table import (
     digest_of,
     read_scores,
     scores_of,
+    scores_of_all,
     settings_of,
 )
 from ecgl_scale.session.setup import infer_settings
+from ecgl_scale.store.checked import checked_ids
 from ecgl_scale.store.graph import GraphStore
 
 _log = logging.getLogger(__name__)
@@ -71,6 +81,19 @@ def predict_some(model: SavedModel, graph: GraphStore, ids: Ints, work: Path, re
         about = {"batches": 1, "neighbourhood": graph.num_nodes}
     seconds = time.perf_counter() - started
     return SomePredictions(scores, plan, {"seconds": seconds, "backend": inference.backend, **about})
+
+
+def predict_labels(model: SavedModel, graph: GraphStore, nodes: Any, resources: Resources) -> Ints:
+    """The label of each of ``nodes``, in their order; of every node where there are none."""
+    require_same_features(model, graph)
+    with TemporaryDirectory(prefix="ecgl-predict-") as name:
+        work = Path(name)
+        resources = resources.with_work(work / "engine")
+        if nodes is None:
+            logits, classes = infer_whole(model, graph, work, resources)["logits"], np.array(model.classes, np.int64)
+            return np.concatenate([scores.label for scores in scores_of_all(logits, classes)])
+        ids, places = np.unique(checked_ids(nodes, graph.num_nodes), return_inverse=True)
+        return predict_some(model, graph, ids, work, resources).scores.label[places]
 
 
 def _inference(model: SavedModel, graph: GraphStore, resources: Resources) -> NodeInference:
@@ -150,9 +173,18 @@ def _joined(first: Scores, second: Scores) -> Scores:
 
 
 def learned_nodes(model: SavedModel, graph: GraphStore) -> int:
-    """How many nodes the store had when the model learned from it."""
-    raise UsageError(
-        "the model does not say what it has learned from",
-        where=graph.path,
-        fix="name the nodes in a file, or give --update",
-    )
+    """How many nodes the store had when the model learned from it; those after them are new to it."""
+    found = model.more.get("num_nodes")
+    if not isinstance(found, int):
+        raise UsageError(
+            "the model does not say which nodes of the store are new to it",
+            expected="a model that this version has trained",
+            fix="name the nodes in a file",
+        )
+    if found > graph.num_nodes:
+        raise InvalidInputError(
+            f"the model has learned from {found:,} nodes, and the store has {graph.num_nodes:,}",
+            where=graph.path,
+            expected="the store that it has learned from, as it is now",
+        )
+    return found

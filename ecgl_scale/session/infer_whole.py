@@ -12,6 +12,7 @@ import numpy as np
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.hops import k_hop_features, plan_k_hops
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference, plan_inference_worker
 from ecgl_scale.session.saved_model import SavedModel
@@ -22,6 +23,17 @@ from ecgl_scale.units import MIB
 
 KERNEL_BYTES = 32 * MIB
 """What kernels take once they are loaded, which an inference does before it looks at what is held."""
+
+
+def require_same_features(model: SavedModel, graph: GraphStore) -> None:
+    """Refuse a store whose features are not those the model was trained on."""
+    graph.require_features()
+    if graph.num_features != model.weights.num_features:
+        raise UsageError(
+            f"the store has {graph.num_features} features, the run was trained on {model.weights.num_features}",
+            where=graph.path,
+            expected="a store with the same features",
+        )
 
 
 def plan_whole(model: SavedModel, graph: GraphStore, resources: Resources) -> MemoryPlan:

@@ -246,7 +246,7 @@ class Learner:
         directory = self.directory / WEIGHTS_DIRECTORY
         directory.mkdir(exist_ok=True)
         stream = self.stream
-        about = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
+        about = {"tasks_learned": len(stream), "split_hash": stream.split_hash, "num_nodes": stream.num_nodes}
         save_model(directory, self.weights, stream.classes, self.scaling, **about)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,7 +24,7 @@ def read_rows(offsets, values, rows, limit=100):
     bad = copy_checked_rows(offsets, values, rows, limit, ends, out)
     assert out[:3].tolist() == [77] * 3
     assert out[-1] == 77
-    return bad if bad >= 0 else [out[a:b].tolist() for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return bad if bad >= 0 else [out[a:b].tolist() for a, b in pairwise(ends)]
 
 
 @settings(deadline=None)  # the first call compiles
