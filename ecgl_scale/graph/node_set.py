@@ -28,7 +28,7 @@ class NodeSet:
         return NodeSet(self.num_nodes, self.words | other.words)
 
     def copy(self) -> NodeSet:
-        """The same nodes in a set of their own."""
+        """Give the same nodes as a set that can be added to."""
         return NodeSet(self.num_nodes, self.words.copy())
 
     def __len__(self) -> int:

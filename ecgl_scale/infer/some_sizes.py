@@ -29,7 +29,7 @@ class SomeSizes:
     backend: str
     threads: int
     num_nodes: int
-    """Of the whole graph."""
+    """The whole graph has so many."""
     id_bytes: int
     reads_all_edges: bool
 

@@ -111,7 +111,7 @@ class _Prediction:
         self._work = target.absolute().with_name(f".{target.name}.work")
 
     def of_all(self, resources: Resources) -> dict[str, Any]:
-        """Every node."""
+        """Predict every node."""
         model, graph = self._model, self._graph
         plan = plan_whole(model, graph, resources)
         _log.info(plan.summary())
@@ -128,7 +128,7 @@ class _Prediction:
         return {**result, "num_predicted": graph.num_nodes, "peak_bytes": sampler.peak_bytes, "plan": plan.as_json()}
 
     def of_some(self, asked: Asked, resources: Resources) -> dict[str, Any]:
-        """Nodes that are asked for, or a table brought up to date."""
+        """Predict nodes that are asked for, or bring a table up to date."""
         model, graph, old = self._model, self._graph, asked.update
         table = None if old is None else read_info(old)
         if table is not None and old is not None:
