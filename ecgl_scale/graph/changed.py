@@ -34,7 +34,17 @@ def changed_since(graph: GraphStore, generation: int, hops: int, norm: Norm, res
     if generation >= graph.generation:
         return np.empty(0, np.int64)
     receivers, senders = NodeSet(num_nodes), NodeSet(num_nodes)
-    sent = receivers | senders
+    receivers.add(np.arange(*graph.new_nodes(generation)))
+    new = receivers.copy()
+    is_symmetric = graph.manifest.edges.symmetrised
+    for pairs in graph.edges.older_since(generation):
+        receivers.add(pairs.dst)
+        if norm == "sym":
+            senders.add(pairs.dst if is_symmetric else pairs.src)
+    if norm == "sym" and not is_symmetric:
+        for sources in graph.edges.own_since(generation):
+            senders.add(sources)
+    sent = new | senders
     received = receivers
     for _ in range(hops):
         received = receivers | sent | _receivers_of(sent, graph, resources)

@@ -134,13 +134,17 @@ def require_same(info: TableInfo, model: SavedModel, graph: GraphStore, where: P
         )
     if info.nodes != "all":
         raise InvalidInputError("the predictions are of some nodes alone", where=where, expected="all nodes", fix=fix)
-    if info.generation > graph.generation or graph.identity != info.store:
+    if info.generation > graph.generation or _at(graph, info.generation).identity != info.store:
         raise InvalidInputError(
             "the predictions are of another store",
             where=where,
             expected=f"predictions of {graph.path}, up to the generation {graph.generation} or an earlier one",
             fix=fix,
         )
+
+
+def _at(graph: GraphStore, generation: int) -> GraphStore:
+    return graph if generation == graph.generation else GraphStore.open(graph.path, generation)
 
 
 def updated(old: Path, info: TableInfo, fresh: Scores, num_nodes: int) -> Iterator[Scores]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 
 from ecgl_scale.errors import CorruptStoreError, UsageError
 from ecgl_scale.store import graph as graph_module
+from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.edges.some_rows import SomeRows, rows_of
 from ecgl_scale.store.graph import GraphStore
 from tests.store.graphs import random_edges
+from tests.store.growth import grow_store, parts_of
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +72,11 @@ def test_only_pages_with_wanted_rows_are_touched(tmp_path, monkeypatch):
     np.testing.assert_array_equal(rows.values[: rows.offsets[1]], whole.values[whole.offsets[17] : whole.offsets[18]])
 
 
-def damage(store: Path, replace: bytes, at: float) -> None:
+def damage(store: Path, bytes_there: bytes, at: float) -> None:
     path = next((store / "edges").iterdir())
     content = bytearray(path.read_bytes())
     place = int(len(content) * at) // 64 * 64
-    content[place : place + len(replace)] = replace
+    content[place : place + len(bytes_there)] = bytes_there
     path.write_bytes(content)
 
 
@@ -98,9 +101,23 @@ def test_offsets_beyond_the_file_are_seen(tmp_path, monkeypatch):
         SomeRows(graph.edges).degrees(np.arange(19_000, 20_000))
 
 
-def test_a_file_with_other_numbers_of_rows_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("about", [{"num_edges": 7}, {"num_rows": 4999}, {"num_nodes": 2**33}])
+def test_a_file_with_other_numbers_of_rows_or_edges_is_refused(tmp_path, about):
     small = GraphStore.from_edge_index(random_edges(5000, 40_000), path=tmp_path / "g", num_nodes=5000)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(small.edges), "num_edges_of", lambda *_: 7)
-        with pytest.raises(CorruptStoreError, match="does not hold the edges into rows 0 to 4,999"):
-            rows_of(small.edges, np.array([0]))
+    small.edges._stored[0] = replace(small.edges._stored[0], **about)
+    with pytest.raises(CorruptStoreError, match="does not hold the edges into rows 0 to 4,999"):
+        rows_of(small.edges, np.array([0]))
+
+
+@pytest.mark.parametrize("keeps_duplicates", [False, True])
+def test_rows_of_a_store_that_has_grown_have_the_edges_that_came_later(tmp_path, keeps_duplicates):
+    """Rows of the first ingest, rows that lengthen its last block, and rows of blocks that came later."""
+    num_nodes = [70_000, 90_000, 90_000, 140_000]
+    grow_store(tmp_path / "g", num_nodes, parts_of(num_nodes, 6000), BuildOptions(keep_duplicates=keeps_duplicates))
+    graph, random = GraphStore.open(tmp_path / "g"), np.random.default_rng(1)
+    hubs = np.argsort(graph.edges.in_degrees())[-40:]
+    for count in (0, 5, 3000):
+        ids = np.unique(np.append(random.choice(140_000, count, replace=False), hubs[:count]))
+        found, wanted = rows_of(graph.edges, ids), [graph.edges.in_neighbours(int(node)) for node in ids]
+        assert np.diff(found.offsets).tolist() == [row.size for row in wanted]
+        np.testing.assert_array_equal(found.values, np.concatenate([np.empty(0, np.uint32), *wanted]))
