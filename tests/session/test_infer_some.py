@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 
 from ecgl_scale import ECGL, GraphStore
 from ecgl_scale.session.score_table import METADATA_KEY
+from ecgl_scale.store.edges.plan import BuildOptions
 from tests.cli_runner import run_cli
-from tests.session.streams import draw_graph, write_config, write_store
+from tests.session.streams import Drawn, draw_graph, write_config, write_store
 
 
 def train(store: Path, folder: Path, **sections: Any) -> Path:
@@ -164,3 +166,59 @@ def test_a_model_in_python_predicts_nodes_in_the_order_asked_for(run: Path, stor
     np.testing.assert_array_equal(model.predict(graph), labels)
     np.testing.assert_array_equal(model.predict(graph, [880, 3, 3]), labels[[880, 3, 3]])
     assert model.predict(graph, []).size == 0
+
+
+def grow(store: Path, drawn: Drawn, seed: int) -> None:
+    """Forty more nodes with edges to each other and to a few old ones, and a few edges among old ones."""
+    graph, rng = GraphStore.open(store), np.random.default_rng(seed)
+    first = graph.num_nodes
+    new, old = rng.integers(first, first + 40, (2, 30)), rng.integers(0, first, (2, 3))
+    across = np.stack([rng.integers(first, first + 40, 3), rng.integers(0, first, 3)])
+    edges = np.concatenate([new, old, across, across[::-1]], axis=1)
+    rows = rng.integers(0, 900, 40)
+    graph.append(edges, drawn.x[rows], drawn.y[rows], columns={"year": drawn.year[rows]})
+
+
+@pytest.fixture(scope="module", params=["directed", "symmetric", "sparse"])
+def growing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Drawn]:
+    """A store of 900 nodes and few edges, so that most nodes do not hear of what is new."""
+    drawn, folder = draw_graph(), tmp_path_factory.mktemp("growing")
+    x = drawn.x * (np.abs(drawn.x) > 3) if request.param == "sparse" else drawn.x
+    few = replace(drawn, edge_index=drawn.edge_index[:, ::6], x=x)
+    options = BuildOptions(symmetrise=request.param != "directed")
+    return write_store(folder / "g.ecgl", few, options=options), few
+
+
+@pytest.mark.parametrize("settings", [{}, {"encoder": "sage"}, {"encoder": "sgc", "hidden": [24, 20]}])
+def test_an_updated_table_is_that_of_a_whole_inference(
+    growing: tuple[Path, Drawn], tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    store = tmp_path / "g.ecgl"
+    shutil.copytree(growing[0], store)
+    model = train(store, tmp_path, learn=settings, infer={"backend": "numba"})
+    table = tmp_path / "table.parquet"
+    infer(model, store, table)
+    for number in range(1, 3):
+        grow(store, growing[1], number)
+        whole = infer(model, store, tmp_path / "whole.parquet")
+        new = infer(model, store, tmp_path / "new.parquet", "--nodes", "new", "--update", table)
+        about = json.loads(run_cli("infer", model, store, "--out", table, "--update", table, "--json").stdout)
+        assert pq.read_table(table).equals(whole, check_metadata=True)
+        assert 40 <= about["num_predicted"] < 700
+        assert new.equals(whole.slice(860 + 40 * number))
+        assert json.loads(whole.schema.metadata[METADATA_KEY])["generation"] == number
+    since_model = infer(model, store, tmp_path / "new.parquet", "--nodes", "new")
+    assert since_model.equals(whole.slice(900))
+
+
+def test_a_table_of_a_later_generation_is_refused_for_an_earlier_one(
+    growing: tuple[Path, Drawn], tmp_path: Path
+) -> None:
+    store, table = tmp_path / "g.ecgl", tmp_path / "table.parquet"
+    shutil.copytree(growing[0], store)
+    model = train(store, tmp_path)
+    grow(store, growing[1], 1)
+    infer(model, store, table)
+    ran = run_cli("infer", model, f"{store}#generation=0", "--out", tmp_path / "new.parquet", "--update", table)
+    assert ran.code == 3, ran.stderr
+    assert "predictions are of another store" in ran.stderr
