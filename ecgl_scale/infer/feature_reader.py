@@ -95,11 +95,11 @@ class FeatureReader:
         for _ in map_bounded(read, self.features.blocks(), threads=threads):
             pass
 
-    def gather(self, ids: NDArray[np.int64], scale: Any) -> Matrix:
+    def gather(self, ids: NDArray[np.int64], scale: Any, *, sparingly: bool = False) -> Matrix:
         """Rows ``ids``, times their scale. Memory: the result, a gather's and, scaled, a piece's."""
         rows: Matrix
         if self.features.kind == "sparse":
-            found = self.features.rows(ids)
+            found = self.features.rows_sparingly(ids) if sparingly else self.features.rows(ids)
             rows = np.empty((ids.size, self.width), np.float32)
             for start, end in _pieces(ids.size, self.piece_rows):
                 rows[start:end] = self._spread(_cut(found, start, end))
@@ -145,11 +145,14 @@ class FeatureReader:
         for start, end in _pieces(ids.size, PIECES_AT_ONCE * self.piece_rows):
             wanted, target = ids[start:end], out[start:end]
             if self.features.kind == "sparse" and not self._needs_zeros:
-                rows = _readonly(self.features.rows(wanted))
+                rows = _readonly(self.features.rows_sparingly(wanted))
                 rows = rows if self.scaling is None else _readonly(self.scaling.apply_sparse(rows))
                 multiply_rows(rows.indptr, rows.indices, rows.values, weight_t, target)
             else:
-                dense, local = self.gather(wanted, None), wanted - starts[np.searchsorted(starts, wanted, "right") - 1]
+                dense, local = (
+                    self.gather(wanted, None, sparingly=True),
+                    wanted - starts[np.searchsorted(starts, wanted, "right") - 1],
+                )
                 order = pack_by_place(local % self.piece_rows)
                 padded = aligned_bytes(self.piece_rows * self.width * 4).view(np.float32).reshape(-1, self.width)
                 for chunk in cut_packed((local % self.piece_rows)[order]):

@@ -183,7 +183,7 @@ class NodeInference:
         """What the first pass aggregates: features, or their product with the first weight."""
         before, scale = self._program.before, around.scales.source
         if before is None:
-            rows = self._features.gather(around.ids, None)
+            rows = self._features.gather(around.ids, None, sparingly=True)
         else:
             order = np.argsort(around.ids)
             products = make_matrix(around.ids.size, padded(self._program.source_width))

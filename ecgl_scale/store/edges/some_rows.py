@@ -23,11 +23,9 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt
 from ecgl_scale.store.edges.older import BlockRows
 from ecgl_scale.store.edges.read import EdgeStore
-from ecgl_scale.store.ragged import Ragged
+from ecgl_scale.store.ragged import WHOLE_FROM_SHARE, Ragged
 
 Ints = NDArray[np.int64]
-WHOLE_FROM_SHARE = 8
-"""A block is read as a whole where at least one row in so many is wanted."""
 
 
 class SomeRows:
