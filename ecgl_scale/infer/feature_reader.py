@@ -149,10 +149,8 @@ class FeatureReader:
                 rows = rows if self.scaling is None else _readonly(self.scaling.apply_sparse(rows))
                 multiply_rows(rows.indptr, rows.indices, rows.values, weight_t, target)
             else:
-                dense, local = (
-                    self.gather(wanted, None, sparingly=True),
-                    wanted - starts[np.searchsorted(starts, wanted, "right") - 1],
-                )
+                dense = self.gather(wanted, None, sparingly=True)
+                local = wanted - starts[np.searchsorted(starts, wanted, "right") - 1]
                 order = pack_by_place(local % self.piece_rows)
                 padded = aligned_bytes(self.piece_rows * self.width * 4).view(np.float32).reshape(-1, self.width)
                 for chunk in cut_packed((local % self.piece_rows)[order]):
