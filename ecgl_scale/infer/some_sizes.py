@@ -62,7 +62,8 @@ class SomeSizes:
             else:
                 work = EDGE_BYTES * num_edges + 4 * (sum(widths) + widths[0] + 4) * writes
             needs.append(kept + rows + work)
-        return self.fixed_bytes + max(needs)
+        found = 2 * 4 * sizes[0] * program.passes[-1].widths[-1]  # once more in order, and with whoever asked
+        return self.fixed_bytes + max(needs) + found
 
     def formula(self, sizes: Sequence[int], num_edges: int) -> str:
         """The need in words and numbers."""

@@ -194,7 +194,7 @@ class SparseFeatures(FeatureStore):
         return rows
 
     def map_unchecked(self, block: Block) -> tuple[CsrBlock, NDArray[np.int64]]:
-        """As ``read``, without a look at the rows; and the offsets of the values, to be compared with those of columns."""
+        """As ``read``, without a look at the rows; and the offsets of the values, to compare with those of columns."""
         path = self._where.path(self.layout.file_name(block))
         return self._parse(map_sparingly(path, self._files[block.index]), block, path)
 
