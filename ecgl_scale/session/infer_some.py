@@ -182,7 +182,7 @@ def learned_nodes(model: SavedModel, graph: GraphStore) -> int:
     if not isinstance(found, int):
         raise UsageError(
             "the model does not say which nodes of the store are new to it",
-            expected="a model that this version has trained",
+            expected="a model with its seal, sealed.json",
             fix="name the nodes in a file",
         )
     if found > graph.num_nodes:

@@ -137,17 +137,19 @@ def test_nodes_that_do_not_exist_and_options_that_exclude_each_other_are_refused
         assert not (tmp_path / "new.parquet").exists()
 
 
-def test_a_model_that_does_not_say_what_it_has_learned_from_knows_no_new_nodes(
-    run: Path, store: Path, tmp_path: Path
-) -> None:
+def test_a_model_without_its_seal_knows_no_new_nodes(run: Path, store: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
-    path = tmp_path / "run" / "weights" / "model.json"
-    about = json.loads(path.read_text())
-    for found, code, words in [(901, 3, "learned from 901 nodes"), (None, 2, "does not say which nodes")]:
-        path.write_text(json.dumps({**about, "num_nodes": found}))
-        ran = run_cli("infer", tmp_path / "run", store, "--out", tmp_path / "new.parquet", "--nodes", "new")
-        assert ran.code == code, ran.stderr
-        assert words in ran.stderr
+    (tmp_path / "run" / "sealed.json").unlink()
+    ran = run_cli("infer", tmp_path / "run", store, "--out", tmp_path / "new.parquet", "--nodes", "new")
+    assert ran.code == 2, ran.stderr
+    assert "does not say which nodes" in ran.stderr
+
+
+def test_new_nodes_of_a_store_with_fewer_nodes_are_refused(run: Path, tmp_path: Path) -> None:
+    store = write_store(tmp_path / "small.ecgl", draw_graph(600))
+    ran = run_cli("infer", run, store, "--out", tmp_path / "new.parquet", "--nodes", "new")
+    assert ran.code == 3, ran.stderr
+    assert "learned from 900 nodes, and the store has 600" in ran.stderr
 
 
 def test_some_nodes_within_a_budget_that_is_too_small_exit_with_4(run: Path, store: Path, tmp_path: Path) -> None:
