@@ -38,19 +38,22 @@ class Table:
     parts: tuple[int, ...] | None
     """Rows of each part that can be read by itself, a row group or a batch; None for a stream."""
 
-    def dtype(self, name: str) -> np.dtype[Any]:
-        """Give the dtype of a column of numbers, or an error that lists the columns there are."""
+    def type_of(self, name: str) -> str:
+        """Give Arrow's name of a column's type, or an error that lists the columns there are."""
         if self.names.count(name) != 1:
             raise InvalidInputError(
                 f"there is no column {name!r}" if name not in self.names else f"there are two columns {name!r}",
                 where=self.path,
                 expected=f"one of the columns there are: {', '.join(self.names)}",
             )
+        return self.types[self.names.index(name)]
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Give the dtype of a column of numbers."""
+        found = self.type_of(name)
         dtype = self.dtypes[self.names.index(name)]
         if dtype is None:
-            raise InvalidInputError(
-                f"column {name!r} has type {self.types[self.names.index(name)]}", where=self.path, expected="numbers"
-            )
+            raise InvalidInputError(f"column {name!r} has type {found}", where=self.path, expected="numbers")
         return dtype
 
     def batches(self, names: Sequence[str], max_rows: int, parts: Sequence[int] | None = None) -> Iterator[Any]:
