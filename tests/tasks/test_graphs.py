@@ -16,7 +16,7 @@ from ecgl_scale.base.events import BlockFinished, Note, StageStarted, ignore_eve
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, StoreExistsError, UsageError
 from ecgl_scale.rank.degrees import out_degrees
-from ecgl_scale.store import build_nodes
+from ecgl_scale.store import build, build_nodes
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import RANGE_ROWS, BuildOptions, EdgePlan
 from ecgl_scale.store.edges.write import largest_block_bytes
