@@ -16,7 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.store.sources.names import NameSource, npy_names, table_names, text_names
+from ecgl_scale.store.source import NameSource
+from ecgl_scale.store.sources.names import npy_names, table_names, text_names
 from ecgl_scale.store.sources.npy import open_npy, reading
 from ecgl_scale.store.sources.tables import is_table, open_table
 

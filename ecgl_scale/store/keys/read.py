@@ -145,6 +145,7 @@ class StoreKeys:
     def _as_keys(self, keys: Any) -> pa.Array:
         wanted = pa.string() if self.type == "string" else pa.int64()
         try:
+            keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
             given = keys if isinstance(keys, pa.Array) else pa.array(keys, None if len(keys) else wanted)
             is_text = pa.types.is_string(given.type) or pa.types.is_large_string(given.type)
             if is_text != (self.type == "string") or given.null_count:
@@ -165,10 +166,9 @@ def open_keys(files: StoreFiles, manifest: Manifest) -> StoreKeys | None:
 
 def codes_of(keys: pa.Array) -> NDArray[Any]:
     """What the index is sorted by: the numbers themselves, or the hashes of texts."""
-    codes: NDArray[Any] = np.empty(len(keys), np.uint64)
     if not pa.types.is_string(keys.type):
-        codes = keys.to_numpy()
-        return codes
+        return np.asarray(keys.to_numpy())
+    codes = np.empty(len(keys), np.uint64)
     _, offsets, data = keys.buffers()
     if len(keys):
         places = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
