@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ecgl_scale.cli.options import IngestSettings, StorePath, build_and_report, edge_options, takes_settings
+from ecgl_scale.cli.options import IdColumn, IngestSettings, StorePath, build_and_report, edge_options, takes_settings
 from ecgl_scale.errors import UsageError
 
 app = typer.Typer(help="Turn a graph in files into a store.", no_args_is_help=True, rich_markup_mode=None)
@@ -40,11 +40,13 @@ def npz(
             help="More node columns from a second npz: every array in it, one value a node.",
         ),
     ] = None,
+    id_column: IdColumn = None,
 ) -> None:
     """Ingest one npz file."""
     from ecgl_scale.store.sources.npz import open_npz_source
 
-    build_and_report(context.obj, open_npz_source(file, columns), store, settings, edge_options(settings), [file])
+    source = open_npz_source(file, columns, id_column)
+    build_and_report(context.obj, source, store, settings, edge_options(settings), [file])
 
 
 @app.command("ogb")
@@ -97,12 +99,16 @@ def edges(
     labels: Annotated[
         Path | None,
         typer.Option(
-            "--labels", metavar="FILE", help="y.npy, or Parquet or Arrow with a column label (or a single column)."
+            "--labels",
+            metavar="FILE",
+            help="y.npy, or Parquet, Arrow or csv with a column label (or a single column): numbers or words.",
         ),
     ] = None,
     columns: Annotated[
-        Path | None, typer.Option("--columns", metavar="FILE", help="More node columns: npz, Parquet or Arrow.")
+        Path | None, typer.Option("--columns", metavar="FILE", help="More node columns: npz, Parquet, Arrow or csv.")
     ] = None,
+    id_column: IdColumn = None,
+    by_key: Annotated[bool, typer.Option("--id", help="Edges name nodes by their keys, not by numbers.")] = False,
     src: Annotated[str, typer.Option("--src", metavar="COLUMN", help="Column of the sources.")] = "src",
     dst: Annotated[str, typer.Option("--dst", metavar="COLUMN", help="Column of the destinations.")] = "dst",
     raw_ids: Annotated[RawIds, typer.Option("--raw-ids", help="What raw pair files (.bin) hold.")] = RawIds.UINT32,
@@ -112,6 +118,8 @@ def edges(
 
     if len(paths) < 2:
         raise UsageError("the store to make is missing", expected="ecgl ingest edges FILE... STORE --nodes N")
+    if by_key and id_column is None:
+        raise UsageError("--id is given, but nodes have no keys", fix="say which column has them: --id-column")
     source = open_edge_files(
         paths[:-1],
         num_nodes=nodes,
@@ -121,6 +129,8 @@ def edges(
         src_column=src,
         dst_column=dst,
         raw_dtype=raw_ids.value,
+        id_column=id_column,
+        by_key=by_key,
     )
     files = [path for path in paths[:-1] if path.is_file()]  # others are patterns
     build_and_report(context.obj, source, paths[-1], settings, edge_options(settings), files)

@@ -34,7 +34,8 @@ EDGE_SOURCES = {
     "kronecker": "ecgl_scale.store.sources.kron:KronEdges",
     "block model": "ecgl_scale.store.sources.sbm_edges:SbmEdges",
     "npy": "ecgl_scale.store.sources.npy_edges:NpyEdges",
-    "table": "ecgl_scale.store.sources.edges:TableEdges",
+    "table": "ecgl_scale.store.sources.table_edges:TableEdges",
+    "keyed table": "ecgl_scale.store.sources.keyed_edges:KeyedTableEdges",
     "subset": "ecgl_scale.tasks.subset:SubsetEdges",
 }
 """Where each kind is that a worker can open from its description: names travel, never code."""

@@ -10,8 +10,9 @@ it compares the text itself. Every generation of a store has both files, for its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,10 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.text_hash import hash_texts
 from ecgl_scale.base.durable import WrittenFile
+from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt
-from ecgl_scale.store.files import StoreFiles
+from ecgl_scale.store.files import LocalFiles, StoreFiles
 from ecgl_scale.store.format import KEY_INDEX_NAME, KEYS_NAME, Manifest
 from ecgl_scale.store.ragged import map_checked
 
@@ -38,14 +40,18 @@ class KeyFile:
     name: str
     written: WrittenFile
 
+    @property
+    def path(self) -> Path:
+        """The file, there to be opened."""
+        return self.files.path(self.name)
+
     def open(self, *, check_crc: bool) -> pa.RecordBatchFileReader:
         """Map the file."""
-        path = self.files.path(self.name)
-        mapped = map_checked(path, self.written, check_crc=check_crc)
+        mapped = map_checked(self.path, self.written, check_crc=check_crc)
         try:
             return pa.ipc.open_file(mapped)
         except pa.ArrowException as error:
-            raise corrupt(path, f"is not an Arrow file: {error}") from error
+            raise corrupt(self.path, f"is not an Arrow file: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,15 @@ class KeyPart:
     @cached_property
     def codes_and_rows(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """The index, as views of the mapped file."""
-        batch = self.index.open(check_crc=not self.is_checked).get_batch(0)
-        codes, rows = (column.to_numpy() for column in batch.columns)
+        try:
+            batch = self.index.open(check_crc=not self.is_checked).get_batch(0)
+            codes, rows = (column.to_numpy() for column in batch.columns)
+        except (pa.ArrowException, IndexError, ValueError) as error:
+            raise corrupt(self.index.path, f"is no index of keys: {error}") from error
         if codes.size != self.num_rows:
-            raise corrupt(self.index.files.path(self.index.name), f"has {codes.size:,} keys, not {self.num_rows:,}")
+            raise corrupt(self.index.path, f"has {codes.size:,} keys, not {self.num_rows:,}")
+        if rows.size and int(rows.max()) >= self.num_rows:
+            raise corrupt(self.index.path, f"leads beyond row {self.num_rows - 1:,}")
         return codes, rows
 
     def batch(self, index: int) -> pa.Array:
@@ -114,6 +125,32 @@ class StoreKeys:
         self.name = name
         self.type = type_
         self.parts = tuple(parts)
+
+    def describe(self) -> Json:
+        """What ``open`` needs in a process that sees the same files."""
+        parts = [
+            {
+                "directory": str(part.keys.files.directory.absolute()),
+                "keys": [part.keys.name, *astuple(part.keys.written)],
+                "index": [part.index.name, *astuple(part.index.written)],
+                "rows": [part.first_row, part.num_rows],
+            }
+            for part in self.parts
+        ]
+        return {"name": self.name, "type": self.type, "parts": parts}
+
+    @classmethod
+    def open(cls, description: Json) -> StoreKeys:
+        """Open the files that another process has described."""
+        parts = []
+        for about in description["parts"]:
+            files = LocalFiles(Path(about["directory"]))
+            keys, index = (
+                KeyFile(files, name, WrittenFile(*sizes)) for name, *sizes in (about["keys"], about["index"])
+            )
+            first_row, num_rows = about["rows"]
+            parts.append(KeyPart(keys, index, first_row, num_rows, is_checked=True))
+        return cls(description["name"], description["type"], parts)
 
     def rows_of(self, keys: Any) -> NDArray[np.int64]:
         """Rows of keys, an Arrow array or any sequence of them; -1 for a key that no node has."""
