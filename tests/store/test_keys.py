@@ -164,7 +164,7 @@ def test_texts_with_the_same_hash_are_told_apart(tmp_path: Path, monkeypatch: py
 
 
 def test_a_large_set_of_keys_is_indexed_within_a_small_budget(tmp_path: Path) -> None:
-    num_nodes, spare_bytes = 1_500_000, 96 * MIB
+    num_nodes, spare_bytes = 2_000_000, 96 * MIB
     rng = np.random.default_rng(1)
     keys = pa.array(np.char.add("package-", rng.permutation(num_nodes).astype("U7")).tolist())
     pq.write_table(pa.table({"id": keys}), tmp_path / "c.parquet", row_group_size=100_000)

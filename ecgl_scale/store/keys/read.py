@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.text_hash import hash_texts
 from ecgl_scale.base.durable import WrittenFile
+from ecgl_scale.base.parquet import as_arrow
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt
@@ -93,10 +94,10 @@ class KeyPart:
         batches, starts = np.unique(rows[order] // BATCH_ROWS, return_index=True)
         taken = [self.batch(0).slice(0, 0)]
         for batch, ids in zip(batches, np.split(rows[order], starts[1:]), strict=False):
-            taken.append(self.batch(int(batch)).take(pa.array(ids - batch * BATCH_ROWS)))
+            taken.append(self.batch(int(batch)).take(as_arrow(ids - batch * BATCH_ROWS)))
         places = np.empty_like(order)
         places[order] = np.arange(order.size)
-        return pa.concat_arrays(taken).take(pa.array(places))
+        return pa.concat_arrays(taken).take(as_arrow(places))
 
     def find(self, keys: pa.Array, codes: NDArray[Any]) -> NDArray[np.int64]:
         """Rows of keys with these codes, counted from the first of this part; -1 where there is none."""
@@ -112,7 +113,7 @@ class KeyPart:
             rows = own_rows[places].astype(np.int64)
             is_same = np.ones(rows.size, np.bool_)
             if pa.types.is_string(keys.type):
-                is_same = pc.equal(self.keys_of(rows), keys.take(pa.array(open_))).to_numpy(zero_copy_only=False)
+                is_same = pc.equal(self.keys_of(rows), keys.take(as_arrow(open_))).to_numpy(zero_copy_only=False)
             found[open_[is_same]] = rows[is_same]
             open_, places = open_[~is_same], places[~is_same] + 1
         return found
@@ -161,7 +162,7 @@ class StoreKeys:
             open_ = np.flatnonzero(rows < 0)
             if not open_.size:
                 break
-            found = part.find(given.take(pa.array(open_)), codes[open_])
+            found = part.find(given.take(as_arrow(open_)), codes[open_])
             rows[open_] = np.where(found < 0, -1, found + part.first_row)
         return rows
 
@@ -177,7 +178,7 @@ class StoreKeys:
         ]
         places = np.empty_like(order)
         places[order] = np.arange(order.size)
-        return pa.concat_arrays(found).take(pa.array(places))
+        return pa.concat_arrays(found).take(as_arrow(places))
 
     def _as_keys(self, keys: Any) -> pa.Array:
         wanted = pa.string() if self.type == "string" else pa.int64()
@@ -206,8 +207,12 @@ def codes_of(keys: pa.Array) -> NDArray[Any]:
     if not pa.types.is_string(keys.type):
         return np.asarray(keys.to_numpy())
     codes = np.empty(len(keys), np.uint64)
-    _, offsets, data = keys.buffers()
     if len(keys):
-        places = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
-        hash_texts(places, np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), codes)
+        data = keys.buffers()[2]
+        hash_texts(text_offsets(keys), np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), codes)
     return codes
+
+
+def text_offsets(texts: pa.Array) -> NDArray[np.int32]:
+    """Where each of some texts begins among the bytes of all, and where the last one ends."""
+    return np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
