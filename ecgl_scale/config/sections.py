@@ -55,7 +55,11 @@ class TasksConfig(Section):
     eval_scope: Literal["task", "seen"] = Field(
         default="task", description="Score on each task's own subgraph, or on the whole graph seen so far."
     )
-    min_class_nodes: int = Field(default=2, ge=1, description="Classes with fewer labelled nodes are left out.")
+    min_class_nodes: int = Field(
+        default=2,
+        ge=1,
+        description="Classes with fewer labelled nodes are left out; with `kind: time`, until they have so many.",
+    )
     score: Literal["test", "valid"] = Field(
         default="test", description="Nodes that are scored. Choose settings on `valid`, report on `test`."
     )
@@ -142,6 +146,11 @@ class LearnConfig(Section):
     init: Literal["torch", "kaiming"] = Field(
         default="torch",
         description="First weights: torch's default for linear layers, or normal with deviation 1/sqrt(inputs).",
+    )
+    head: Literal["grow", "whole"] = Field(
+        default="grow",
+        description="The model has outputs for the classes that have come so far, and gets those of a task, zeros at "
+        "first, when the task comes; or, as the public code, outputs for the classes of all tasks from the beginning.",
     )
     optimizer: Literal["carry", "reset"] = Field(
         default="carry", description="Adam's moments go on from task to task, or begin anew."

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.output_file import refuse_inside_store
@@ -146,7 +144,7 @@ class ECGL:
             pass
         learner.remember(task)
         self._next += 1
-        self.weights_, self.bank_, self.classes_ = learner.weights, learner.bank, stream.classes
+        self.weights_, self.bank_, self.classes_ = learner.weights, learner.bank, learner.classes
         return self
 
     def evaluate(self, graph: GraphStore, tasks: Sequence[Task]) -> list[float]:
@@ -171,7 +169,7 @@ class ECGL:
                 "split_hash": learner.stream.split_hash,
                 "matrix": self.matrix_.to_lists(),
             }
-            saved = SavedModel(learner.config, learner.weights, learner.stream.classes, learner.scaling, more)
+            saved = SavedModel(learner.config, learner.weights, learner.classes, learner.scaling, more)
         with storage_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
         config = saved.config.to_mapping()
@@ -202,9 +200,8 @@ class ECGL:
         if stream is None or stream.split_hash != saved.more.get("split_hash"):
             raise UsageError("these tasks are not those the model was trained on", expected="the same stream and split")
         learner = self._begin(graph, stream, ignore_events)
-        with torch.no_grad():
-            for parameter, value in zip(learner.weights.parameters(), saved.weights.parameters(), strict=True):
-                parameter.copy_(value)
+        learner.trainer.grow_head(saved.weights.num_classes)
+        learner.weights.take(saved.weights.parameters())
         self._saved, self._next, self.weights_ = saved, int(saved.more["tasks_learned"]), learner.weights
         if "matrix" in saved.more:
             self.matrix_ = PerformanceMatrix.from_lists(saved.more["matrix"])

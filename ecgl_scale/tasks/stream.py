@@ -39,6 +39,7 @@ from ecgl_scale.tasks.task_nodes import (
     checked_order,
     collect_ids,
     count_labels,
+    find_beginnings,
     make_task,
     too_small,
 )
@@ -147,9 +148,9 @@ class TaskStream(Sequence[Task]):
     ) -> TaskStream:
         """A task for each distinct value of a node column (a year, a release), ascending; classes may return.
 
-        A node is in the task of its value, if it has a label of a class with ``min_class_nodes`` or more labelled
-        nodes in all; NaN is no value. The seeded split is made for every class within its task; a class with a
-        single node there trains on it.
+        A node is in the task of its value, if it has a label of a class that by then has ``min_class_nodes`` or more
+        labelled nodes; those that came before that are in no task. NaN is no value. The seeded split is made for every
+        class within its task; a class with a single node there trains on it.
 
         Raises
         ------
@@ -160,13 +161,15 @@ class TaskStream(Sequence[Task]):
         nodes = graph.nodes
         if nodes is None or column not in nodes.names:
             raise missing_column(graph, column)
-        counts = count_labels(graph)
+        counts, begins = find_beginnings(graph, column, min_class_nodes)
         dropped = too_small(np.flatnonzero(counts).tolist(), counts, min_class_nodes)
-        is_kept = counts >= min_class_nodes
+
+        def has_begun(labels: NDArray[Any], arrivals: NDArray[Any]) -> NDArray[np.bool_]:
+            return np.asarray((counts[labels] >= min_class_nodes) & (arrivals >= begins[labels]))
+
         values: NDArray[Any] = np.empty(0)
         for (_, labels), (_, arrivals) in zip(nodes.blocks(LABEL), nodes.blocks(column), strict=True):
-            found = np.unique(arrivals[(labels >= 0) & is_kept[labels]])
-            found = found[~np.isnan(found)]
+            found = np.unique(arrivals[(labels >= 0) & has_begun(labels, arrivals)])
             values = np.union1d(values, found) if values.size else found
             if values.size > MAX_PERIODS:
                 raise UsageError(
@@ -180,7 +183,7 @@ class TaskStream(Sequence[Task]):
         def tasks_of(start: int, labels: NDArray[Any]) -> Ids:
             arrivals = batches[start]
             periods = np.minimum(np.searchsorted(values, arrivals), max(values.size - 1, 0))
-            return np.where(is_kept[labels] & (values[periods] == arrivals), periods, -1)
+            return np.where(has_begun(labels, arrivals) & (values[periods] == arrivals), periods, -1)
 
         names = [f"{column} {value}" for value in values.tolist()]
         return cls._assemble(graph, names, tasks_of, settings, dropped, on_event)
@@ -220,7 +223,7 @@ class TaskStream(Sequence[Task]):
 
     @property
     def num_classes(self) -> int:
-        """Width of the model's head."""
+        """Classes of all tasks: the width of the model's head in the end."""
         return len(self.classes)
 
     @cached_property
@@ -235,6 +238,10 @@ class TaskStream(Sequence[Task]):
     def seen(self, task: Task) -> list[Task]:
         """The tasks up to ``task``, itself included."""
         return list(self._tasks[: self._index(task) + 1])
+
+    def num_seen_classes(self, task: Task) -> int:
+        """Width of a head that has all classes up to ``task``."""
+        return max(int(earlier.positions.max(initial=-1)) for earlier in self.seen(task)) + 1
 
     def seen_positions(self, task: Task) -> Ids:
         """Head positions of all classes up to ``task``, ascending."""
