@@ -57,7 +57,7 @@ def write_tables(
             writer.write_table(table)
 
 
-def as_arrow(column: NDArray[Any], dtype: DTypeLike = None) -> pa.Array:
+def as_arrow(column: NDArray[Any], dtype: DTypeLike | None = None) -> pa.Array:
     """Wrap a column without a copy, and without ``pyarrow.array``, which imports pandas where it can: 30 MiB."""
     values = np.ascontiguousarray(column, dtype)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])

@@ -20,7 +20,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
-from ecgl_scale.session.saved_model import MODEL_NAME, SavedModel, load_model, save_model
+from ecgl_scale.session.saved_model import MODEL_NAME, SavedModel, load_model, names_of_outputs, save_model
 from ecgl_scale.session.setup import RunSetup, resources_of
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.metrics import PerformanceMatrix
@@ -168,6 +168,7 @@ class ECGL:
                 "tasks_learned": self._next,
                 "split_hash": learner.stream.split_hash,
                 "matrix": self.matrix_.to_lists(),
+                **names_of_outputs(learner.classes, learner.stream.class_names),
             }
             saved = SavedModel(learner.config, learner.weights, learner.classes, learner.scaling, more)
         with storage_errors(directory):

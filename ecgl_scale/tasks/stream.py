@@ -67,6 +67,7 @@ class TaskStream(Sequence[Task]):
         self.dropped = dropped
         self.seed = seed
         self.num_nodes = graph.num_nodes
+        self.class_names = graph.class_names
         self.split_hash = hash_split((task.node_ids, task.parts) for task in tasks)
         self._head = np.full(graph.num_nodes, -1, np.int16 if len(classes) < 1 << 15 else np.int32)
         position_of = _position_of(classes)
@@ -80,7 +81,7 @@ class TaskStream(Sequence[Task]):
         *,
         classes_per_task: int = 2,
         seed: int = 0,
-        class_order: Sequence[int] | None = None,
+        class_order: Sequence[int | str] | None = None,
         split: str = "seeded",
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         min_class_nodes: int = 2,
@@ -94,7 +95,8 @@ class TaskStream(Sequence[Task]):
         Parameters
         ----------
         class_order
-            Label ids in the order in which they come; classes that it leaves out are in no task.
+            Label ids, or the names of classes where they have names, in the order in which they come; classes that
+            it leaves out are in no task.
         split
             ``seeded`` by ``fractions`` for every class on its own (see ``split``), or ``store``: its column ``split``.
 
@@ -109,7 +111,7 @@ class TaskStream(Sequence[Task]):
         if classes_per_task < 1:
             raise UsageError(f"there are {classes_per_task} classes a task", expected="at least 1")
         counts = count_labels(graph)
-        order = checked_order(class_order, counts)
+        order = checked_order(class_order, counts, graph)
         given = set(order)
         dropped = [
             DroppedClass(label, int(counts[label]), "not in the class order")
@@ -125,7 +127,7 @@ class TaskStream(Sequence[Task]):
         task_of_label = np.full(counts.size, -1, np.int64)
         for index, block in enumerate(blocks):
             task_of_label[block] = index
-        names = ["classes " + ", ".join(str(label) for label in sorted(block)) for block in blocks]
+        names = ["classes " + ", ".join(graph.class_name(label) for label in sorted(block)) for block in blocks]
 
         def tasks_of(start: int, labels: NDArray[Any]) -> Ids:
             del start
@@ -203,7 +205,7 @@ class TaskStream(Sequence[Task]):
                 "there is no task: the store has too few classes or labelled nodes", where=graph.path
             )
         for gone in dropped:
-            text = f"class {gone.label} ({gone.num_nodes:,} nodes) is in no task: {gone.reason}"
+            text = f"class {graph.class_name(gone.label)} ({gone.num_nodes:,} nodes) is in no task: {gone.reason}"
             on_event(Note(text, is_warning=True))
         tasks: list[Task] = []
         classes: list[int] = []
