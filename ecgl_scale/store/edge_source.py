@@ -61,6 +61,11 @@ class EdgeSource(ABC):
     kind: ClassVar[str] = ""
     """As in ``EDGE_SOURCES``; without one, only this process can read the edges."""
 
+    @property
+    def names_keys(self) -> bool:
+        """Whether nodes are named by keys, not by numbers."""
+        return False
+
     @abstractmethod
     def cut(self, max_edges: int) -> list[Block] | None:
         """Pieces of at most ``max_edges`` edges, by their numbers; None where edges only come one after the other."""
@@ -147,6 +152,11 @@ class JoinedEdges(EdgeSource):
         """All edges in order."""
         for part in self.parts:
             yield from part.stream(max_edges)
+
+    @property
+    def names_keys(self) -> bool:
+        """As its files do, which are all alike."""
+        return any(part.names_keys for part in self.parts)
 
     def with_keys(self, keys: StoreKeys) -> JoinedEdges:
         """Every file with these keys."""

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ecgl_kernels.induced import keep_edges
+from ecgl_kernels.induced import keep_edges, keep_pairs
 from ecgl_scale.base.durable import atomic_file, storage_errors
-from ecgl_scale.base.objects.url import absolute_text
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
@@ -142,6 +141,7 @@ def _nodes_in_blocks(graph: GraphStore, node_ids: Ids) -> list[int]:
 class SubsetEdges(EdgeSource):
     """Edges among some nodes (ascending ids), with new numbers; a piece is a range of the whole graph's edges.
 
+    Edges into a block that came later follow those of its own file: the build sorts them, so nobody merges them here.
     Memory: 4 bytes a node of the whole graph, 8 where the subset has 2^31 nodes.
     """
 
@@ -149,11 +149,13 @@ class SubsetEdges(EdgeSource):
 
     def __init__(self, graph: GraphStore, node_ids: Ids) -> None:
         self._edges = graph.edges
-        self._path = graph.path
+        self._address = graph.address
         self._identity = graph.identity
         self._ids = node_ids
         self._counts = _nodes_in_blocks(graph, node_ids)
-        self._starts = [0, *accumulate(graph.manifest.edges.block_edges)]
+        sizes = [(block, part, size) for block in self._edges.blocks() for part, size in self._edges.parts_of(block)]
+        self._parts = [(block, part) for block, part, _ in sizes]
+        self._starts = [0, *accumulate(size for _, _, size in sizes)]
         self._local_of = np.full(graph.num_nodes, -1, map_dtype(node_ids))
         for start in range(0, node_ids.size, IDS_AT_ONCE):
             ids = node_ids[start : start + IDS_AT_ONCE]
@@ -162,21 +164,26 @@ class SubsetEdges(EdgeSource):
     def cut(self, max_edges: int) -> list[Block]:
         """The edges of blocks that hold a chosen node."""
         pieces: list[Block] = []
-        for (first, last), count in zip(pairwise(self._starts), self._counts, strict=True):
-            for start in range(first, last if count else first, max_edges):
+        for (block, _), (first, last) in zip(self._parts, pairwise(self._starts), strict=True):
+            for start in range(first, last if self._counts[block.index] else first, max_edges):
                 pieces.append(Block(len(pieces), start, min(start + max_edges, last)))
         return pieces
 
     def read(self, start: int, stop: int) -> EdgeBlock:
-        """Those of the edges ``start`` up to ``stop``, all of one block, whose ends are both chosen."""
-        block = self._edges.blocks()[bisect_right(self._starts, start) - 1]
-        first = self._starts[block.index]
-        rows = self._edges.read(block)
+        """Those of the edges ``start`` up to ``stop``, all of one part of a block, whose ends are both chosen."""
+        number = bisect_right(self._starts, start) - 1
+        block, part = self._parts[number]
+        first = self._starts[number]
         # Unsigned, as the build's kernels are compiled for that already; only pages that are written take memory.
         id_dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(f"u{self._local_of.itemsize}")
         src, dst = np.empty(stop - start, id_dtype), np.empty(stop - start, id_dtype)
         within = (start - first, stop - first)
-        kept = keep_edges(rows.offsets, rows.values, block.start, within, self._local_of, src, dst)
+        if part is None:
+            rows = self._edges.own_rows(block)
+            kept = keep_edges(rows.offsets, rows.values, block.start, within, self._local_of, src, dst)
+        else:
+            pairs = self._edges.older_pairs(block)[part]
+            kept = keep_pairs(pairs.dst[slice(*within)], pairs.src[slice(*within)], self._local_of, src, dst)
         return EdgeBlock(src[:kept], dst[:kept], str(self._edges.path(block)), start - first)
 
     def identity(self) -> Json:
@@ -185,7 +192,7 @@ class SubsetEdges(EdgeSource):
 
     def describe(self, work: Path) -> Json:
         """The store, and a file of the ids."""
-        return {"store": absolute_text(self._path), "ids": _write_ids(self._ids, work)}
+        return {"store": self._address, "ids": _write_ids(self._ids, work)}
 
     @classmethod
     def open(cls, description: Json) -> SubsetEdges:
@@ -216,8 +223,7 @@ class SubsetRows(RowSource):
 
     def describe(self, work: Path) -> Json:
         """The store, a file of the ids, and the scaling."""
-        path = absolute_text(self._graph.path)
-        return {"store": path, "ids": _write_ids(self._ids, work), "scaling": self._scaling.to_json()}
+        return {"store": self._graph.address, "ids": _write_ids(self._ids, work), "scaling": self._scaling.to_json()}
 
     @classmethod
     def open(cls, description: Json) -> SubsetRows:

@@ -10,7 +10,7 @@ it compares the text itself. Every generation of a store has both files, for its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from ecgl_scale.base.durable import WrittenFile
 from ecgl_scale.base.parquet import as_arrow
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.checked import checked_ids, corrupt
+from ecgl_scale.store.checked import checked_ids, corrupt, expected_file
+from ecgl_scale.store.compose import folders_with_rows, generation_infos
 from ecgl_scale.store.files import LocalFiles, StoreFiles
 from ecgl_scale.store.format import KEY_INDEX_NAME, KEYS_NAME, Manifest
 from ecgl_scale.store.ragged import map_checked
@@ -127,6 +128,11 @@ class StoreKeys:
         self.type = type_
         self.parts = tuple(parts)
 
+    def joined(self, more: StoreKeys, first_row: int) -> StoreKeys:
+        """These keys, and those of nodes whose rows follow from ``first_row`` on."""
+        new = [replace(part, first_row=part.first_row + first_row) for part in more.parts]
+        return StoreKeys(self.name, self.type, (*self.parts, *new))
+
     def describe(self) -> Json:
         """What ``open`` needs in a process that sees the same files."""
         parts = [
@@ -198,8 +204,15 @@ def open_keys(files: StoreFiles, manifest: Manifest) -> StoreKeys | None:
     """The keys of a store; None where its nodes have none."""
     if manifest.keys is None:
         return None
-    keys, index = (KeyFile(files, name, manifest.files[name].written) for name in (KEYS_NAME, KEY_INDEX_NAME))
-    return StoreKeys(manifest.keys.name, manifest.keys.type, [KeyPart(keys, index, 0, manifest.num_nodes)])
+    infos = [info for info in generation_infos(manifest) if info.first_node < info.num_nodes]
+    parts = []
+    for folder, info in zip(folders_with_rows(manifest), infos, strict=True):
+        keys, index = (
+            KeyFile(files, name, expected_file(manifest.files, name, files.location).written)
+            for name in (f"{folder}{KEYS_NAME}", f"{folder}{KEY_INDEX_NAME}")
+        )
+        parts.append(KeyPart(keys, index, info.first_node, info.num_nodes - info.first_node))
+    return StoreKeys(manifest.keys.name, manifest.keys.type, parts)
 
 
 def codes_of(keys: pa.Array) -> NDArray[Any]:

@@ -15,11 +15,12 @@ import numpy as np
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.edge_source import EdgeSource, JoinedEdges, StreamedEdges
 from ecgl_scale.store.source import GraphSource
+from ecgl_scale.store.sources.arrays import no_edges
 from ecgl_scale.store.sources.edge_text import TEXT_SUFFIXES, open_text_edges
 from ecgl_scale.store.sources.keyed_edges import KeyedTableEdges, KeyedTextEdges
 from ecgl_scale.store.sources.names import table_names
 from ecgl_scale.store.sources.node_columns import check_integers, join_columns
-from ecgl_scale.store.sources.node_files import open_columns, open_features, open_labels
+from ecgl_scale.store.sources.node_files import count_rows, open_columns, open_features, open_labels
 from ecgl_scale.store.sources.npy import reading
 from ecgl_scale.store.sources.npy_edges import NpyEdges
 from ecgl_scale.store.sources.table_edges import TableEdges
@@ -30,9 +31,9 @@ RAW_SUFFIXES = (".u32", ".u64", ".bin")
 
 
 def open_edge_files(
-    paths: Sequence[Path],
+    paths: Sequence[Path] | None,
     *,
-    num_nodes: int,
+    num_nodes: int | None = None,
     features: Path | None = None,
     labels: Path | None = None,
     columns: Path | None = None,
@@ -42,14 +43,15 @@ def open_edge_files(
     raw_dtype: RawDtype = "uint32",
     by_key: bool = False,
 ) -> GraphSource:
-    """Describe a graph in files of edges.
+    """Describe a graph in files of edges, or nodes alone that come to a graph which is there.
 
     Parameters
     ----------
     paths
-        Files, or glob patterns, of one or several formats; a pattern's matches come in sorted order.
+        Files, or glob patterns, of one or several formats; a pattern's matches come in sorted order. None: no edges.
     num_nodes
-        Ids run from 0 to this, exclusive.
+        Ids run from 0 to this, exclusive; where the nodes come to a graph that is there, on from its nodes. If not
+        given: as many as ``features`` has rows, else none.
     features
         A .npy file or a Zarr array directory of shape [num_nodes, K].
     labels
@@ -65,17 +67,19 @@ def open_edge_files(
     by_key
         Edges name nodes by their keys, not by their numbers.
     """
+    if num_nodes is None:
+        num_nodes = 0 if features is None else count_rows(Path(features))
     if num_nodes < 0:
         raise InvalidInputError(f"the number of nodes is {num_nodes}", expected="0 or more")
-    expanded = expand_paths(paths)
+    expanded = [] if paths is None else expand_paths(paths)
     ends = (src_column, dst_column)
     opened = [_open_keyed(path, *ends) if by_key else _open_edges(path, *ends, raw_dtype) for path in expanded]
-    parts, counts = zip(*opened, strict=True)
+    edges = JoinedEdges(tuple(part for part, _ in opened), tuple(count for _, count in opened))
     return GraphSource(
-        name=expanded[0].name.split(".")[0],
+        name=expanded[0].name.split(".")[0] if expanded else "nodes",
         num_nodes=num_nodes,
-        num_edges_hint=sum(counts),
-        edges=JoinedEdges(parts, counts),
+        num_edges_hint=sum(edges.counts),
+        edges=edges if expanded else no_edges("no file"),
         features=None if features is None else open_features(Path(features), num_nodes),
         columns=join_columns(
             [] if labels is None else [open_labels(Path(labels), num_nodes)],

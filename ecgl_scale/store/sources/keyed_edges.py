@@ -31,6 +31,7 @@ class KeyedTableEdges(TableEdges):
 
     kind = "keyed table"
     keys: StoreKeys | None = None
+    names_keys = True
 
     def with_keys(self, keys: StoreKeys) -> KeyedTableEdges:
         """These edges with the keys of their nodes."""
@@ -68,6 +69,7 @@ class KeyedTextEdges(EdgeSource):
 
     text: TextEdges
     keys: StoreKeys | None = None
+    names_keys = True
 
     def with_keys(self, keys: StoreKeys) -> KeyedTextEdges:
         """These edges with the keys of their nodes."""
