@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -41,7 +42,12 @@ def verify(
     fast: bool = typer.Option(False, "--fast", help="Compare names, sizes and samples only; do not read every byte."),
     as_json: Json = False,
 ) -> None:
-    """Read every byte of a store and check it."""
+    """Read every byte of a store, or of a finished model, and check it."""
+    from ecgl_scale.base.versions import is_model
+
+    if isinstance(found := location_of(store), Path) and is_model(found):
+        _verify_model(context, found, as_json)
+        return
     from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
     from ecgl_scale.store.remote import manifest_files
@@ -65,6 +71,19 @@ def verify(
             f"{location}: good; {format_count(report.num_files)} files, {format_bytes(report.num_bytes)}, "
             f"{format_count(report.num_edges)} edges {'sampled' if fast else 'read'}"
         )
+
+
+def _verify_model(context: typer.Context, model: Path, as_json: bool) -> None:
+    from ecgl_scale.session.basis import Basis
+
+    basis = Basis.open(model)
+    basis.verify()
+    sizes = [file.size_bytes for file in basis.seal.files.values()]
+    if as_json:
+        print_json({"model": str(basis.directory), "ok": True, "num_files": len(sizes), "num_bytes": sum(sizes)})
+    elif not context.obj.quiet:
+        learned = f"{format_count(basis.num_tasks)} task{'s' * (basis.num_tasks > 1)} learned"
+        print(f"{basis.directory}: good; {format_count(len(sizes))} files, {format_bytes(sum(sizes))}, {learned}")
 
 
 def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:

@@ -53,14 +53,15 @@ class Learner:
             self._work = self._work / f"rank-{self.team.rank}"
         resources = setup.resources.with_work(self._work / "engine")
         self._resources = resources
-        self.scaling = scaling_of(graph, stream, config)
+        self.scaling = setup.scaling or scaling_of(graph, stream, config)
         self.graphs = TaskGraphs(
             graph,
             stream,
-            config.cache or directory / "tasks",
+            directory / "tests" if config.tasks.keep_tests else config.cache or directory / "tasks",
             resources,
             self_loops=config.rank.self_loops,
             scaling=self.scaling,
+            are_kept=config.tasks.keep_tests,
         )
         learn = config.learn
         self.trainer = Trainer(
@@ -128,7 +129,7 @@ class Learner:
             self._match_head(tensors, task_index)
             self.trainer.load_state({name: torch.from_numpy(np.array(array)) for name, array in tensors.items()})
         remembered = range(task_index + is_remembered)
-        if self._keeps_nodes and remembered:
+        if self.keeps_nodes and remembered:
             path = self.directory / BANK_NAME
             self.context.bank = MemoryBank.load(path).for_tasks(remembered)
             if self.bank.tasks != list(remembered) or self.bank.num_features != self.weights.num_features:
@@ -139,8 +140,8 @@ class Learner:
                     fix="start the run anew in another directory",
                 )
 
-        if remembered and self._method_path(remembered[-1]).exists():
-            self.method.load_state(load_tensors(self._method_path(remembered[-1]))[0])
+        if remembered and self.method_path(remembered[-1]).exists():
+            self.method.load_state(load_tensors(self.method_path(remembered[-1]))[0])
 
     def _match_head(self, tensors: Mapping[str, NDArray[Any]], task_index: int) -> None:
         """Give the head the width that a checkpoint has: that of the task it was saved in, or of the one before."""
@@ -150,7 +151,8 @@ class Learner:
             self.trainer.grow_head(found)
 
     @property
-    def _keeps_nodes(self) -> bool:
+    def keeps_nodes(self) -> bool:
+        """Whether there is a bank."""
         return self.method.keeps_bank and self.config.bank.budget > 0
 
     # --- training
@@ -217,12 +219,12 @@ class Learner:
         self.end_method(task)
         with torch_threads(self._resources.threads):
             self.context.bank = self.method.remember(self.context)
-        if self._keeps_nodes:
+        if self.keeps_nodes:
             self.bank.save(self.directory / BANK_NAME)
         state = self.method.state()
         if state:
-            save_tensors(self._method_path(task.index), state, about={"method": self.method.name})
-            self._method_path(task.index - 2).unlink(missing_ok=True)
+            save_tensors(self.method_path(task.index), state, about={"method": self.method.name})
+            self.method_path(task.index - 2).unlink(missing_ok=True)
         self.trainer.forget_kept_weights()
         self.forget_rows()
 
@@ -235,7 +237,8 @@ class Learner:
         with torch_threads(threads), self.team.sharing() if is_shared else nullcontext():
             self.method.end_task(self.context)
 
-    def _method_path(self, task_index: int) -> Path:
+    def method_path(self, task_index: int) -> Path:
+        """Where the method's state after a task is, if it has any."""
         return self.directory / WEIGHTS_DIRECTORY / f"method-{task_index}.safetensors"
 
     # --- testing

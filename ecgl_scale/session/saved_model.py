@@ -21,6 +21,7 @@ from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.directory import CONFIG_NAME
+from ecgl_scale.session.seal import Seal
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.scaling import Scaling
 
@@ -94,6 +95,9 @@ def load_model(path: Path) -> SavedModel:
     _refuse_other_shape(weights, classes, config, about.get("num_features"), directory / MODEL_NAME)
     if len(about.get("class_names", classes)) != len(classes):
         raise InvalidInputError("the model has not one name for each of its classes", where=directory / ABOUT_NAME)
+    seal = Seal.read(path)
+    if seal is not None:
+        seal.check(path, config, f"{WEIGHTS_DIRECTORY}/{MODEL_NAME}", f"{WEIGHTS_DIRECTORY}/{ABOUT_NAME}")
     return SavedModel(config, weights, classes, scaling, about)
 
 
