@@ -268,7 +268,7 @@ def _other_setting(model: Path) -> None:
         (lambda model: _cut(model / "sealed.json"), "the seal of the model cannot be read"),
         (lambda model: (model / "bank.arrow").unlink(), "a file of the model is gone"),
         (lambda model: (model / "sealed.json").unlink(), "this model has no seal"),
-        (lambda model: shutil.rmtree(model), "not the directory of a finished run"),
+        (shutil.rmtree, "not the directory of a finished run"),
     ],
 )
 def test_a_model_that_is_damaged_or_another_is_refused(
