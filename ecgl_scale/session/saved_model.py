@@ -48,11 +48,22 @@ class SavedModel:
         return None if names is None else tuple(names)
 
     def labels_in(self, graph: GraphStore) -> NDArray[np.int64]:
-        """The label of each output in another store, which may know the classes by other numbers; -1 for unknown."""
+        """The label of each output in a store, which may know the classes, by their names, by other numbers.
+
+        A class that the store does not have gets a number after those that it has, as an append would give it.
+        """
         if self.class_names is None or graph.class_names is None:
             return np.array(self.classes, np.int64)
         number_of = {name: number for number, name in enumerate(graph.class_names)}
-        return np.array([number_of.get(name, -1) for name in self.class_names], np.int64)
+        return np.array([number_of.setdefault(name, len(number_of)) for name in self.class_names], np.int64)
+
+    def names_in(self, graph: GraphStore) -> dict[int, str] | None:
+        """What users call the class of each label that may be predicted for a store; None where nobody has a name."""
+        labels = self.labels_in(graph).tolist()
+        if self.class_names is not None:
+            return dict(zip(labels, self.class_names, strict=True))
+        names = graph.class_names
+        return names and {label: names[label] if label < len(names) else str(label) for label in labels}
 
 
 def names_of_outputs(classes: Sequence[int], class_names: Sequence[str] | None) -> dict[str, list[str]]:
@@ -98,6 +109,7 @@ def load_model(path: Path) -> SavedModel:
     seal = Seal.read(path)
     if seal is not None:
         seal.check(path, config, f"{WEIGHTS_DIRECTORY}/{MODEL_NAME}", f"{WEIGHTS_DIRECTORY}/{ABOUT_NAME}")
+        about["num_nodes"] = seal.num_nodes
     return SavedModel(config, weights, classes, scaling, about)
 
 

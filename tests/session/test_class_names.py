@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale import ECGL, GraphStore, TaskStream
@@ -93,3 +94,44 @@ def test_models_saved_from_python_have_the_names(tmp_path: Path) -> None:
     assert load_model(tmp_path / "model").class_names == ("delta", "alpha", "gamma", "beta")
     ECGL.load(tmp_path / "model").save(tmp_path / "again")
     assert load_model(tmp_path / "again").class_names == ("delta", "alpha", "gamma", "beta")
+
+
+def test_predictions_have_the_names_and_on_request_the_keys(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.parquet"
+    assert run_cli("infer", folder / "run", folder / "g.ecgl", "--out", out).code == 0
+    table = pq.read_table(out)
+    assert table.column_names == ["node", "label", "class", "score"]
+    names = GraphStore.open(folder / "g.ecgl").class_names
+    assert names is not None
+    assert table["class"].to_pylist() == [names[label] for label in table["label"].to_pylist()]
+    assert np.mean(np.array(table["class"].to_pylist()) == WORDS[np.arange(NUM_NODES) % 4]) > 0.5
+    assert run_cli("infer", folder / "run", folder / "g.ecgl", "--out", out, "--id").code == 2
+
+
+def test_classes_of_another_store_are_found_by_their_names(folder: Path, tmp_path: Path) -> None:
+    """The same graph, whose classes come in another order, and one of which it calls otherwise."""
+    words = np.array(["delta", "alpha", "omega", "beta"])
+    rng = np.random.default_rng(3)
+    kind = np.arange(NUM_NODES) % 4
+    x = np.eye(4, dtype=np.float32)[kind] + rng.normal(0, 0.1, (NUM_NODES, 4)).astype(np.float32)
+    edges = rng.integers(0, NUM_NODES // 4, (2, 300)) * 4 + rng.integers(0, 4, 300)
+    labels = words[kind]
+    labels[:4] = ["beta", "omega", "alpha", "delta"]
+    np.savez(tmp_path / "g.npz", edge_index=edges, x=x, y=labels, name=np.arange(NUM_NODES) * 10)
+    command = ["ingest", "npz", tmp_path / "g.npz", tmp_path / "g.ecgl", "--id-column", "name"]
+    assert run_cli(*command, "--keep-duplicates", "--keep-self-loops").code == 0
+    tables = []
+    for store, name, more in ((folder / "g.ecgl", "a", ()), (tmp_path / "g.ecgl", "b", ("--id",))):
+        out = tmp_path / f"{name}.parquet"
+        result = run_cli("infer", folder / "run", store, "--out", out, *more)
+        assert result.code == 0, result.stderr
+        tables.append(pq.read_table(out))
+    assert tables[1].column_names == ["node", "name", "label", "class", "score"]
+    assert tables[1]["name"].to_pylist() == [10 * row for row in range(NUM_NODES)]
+    assert tables[1]["class"].equals(tables[0]["class"])
+    number_of = {"beta": 0, "omega": 1, "alpha": 2, "delta": 3, "gamma": 4}
+    assert tables[1]["label"].to_pylist() == [number_of[name] for name in tables[1]["class"].to_pylist()]
+    (tmp_path / "n.txt").write_text("30\n1190\n")
+    some = ("--id", "--nodes", tmp_path / "n.txt", "--out", tmp_path / "some.parquet")
+    assert run_cli("infer", folder / "run", tmp_path / "g.ecgl", *some).code == 0
+    assert pq.read_table(tmp_path / "some.parquet")["name"].to_pylist() == [30, 1190]
