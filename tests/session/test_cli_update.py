@@ -116,8 +116,8 @@ def test_an_update_that_dies_leaves_the_old_version_and_goes_on(
     refused = _update(model, store, model, "--where", PAIRS[1])
     assert refused.code == 3
     assert "--resume" in refused.stderr
-    other = _update(model, store, model, "--where", "label == 4", "--resume")
-    assert other.code in (2, 3)
+    if place != "origin.json":  # before which nothing was begun
+        assert _update(model, store, model, "--where", "label == 4", "--resume").code == 2
     ran = _update(model, store, model, "--where", PAIRS[1], "--resume")
     assert ran.code == 0, ran.stderr
     check_same(model / "versions" / "0002", whole)
@@ -206,7 +206,7 @@ def test_new_nodes_without_labels_are_nothing_to_learn(drawn: Drawn, tmp_path: P
     assert not (model / "versions").exists()
 
 
-def test_a_class_may_come_back_and_a_single_new_one_is_for_class_il(store: Path, tmp_path: Path) -> None:
+def test_a_single_new_class_is_for_class_il(store: Path, tmp_path: Path) -> None:
     order = "tasks.class_order=[0, 1, 2, 3]"
     for setting in ("class-il", "task-il"):
         run(config_of(store, None, *CLASSES, order, f"setting={setting}"), tmp_path / setting)
@@ -268,7 +268,7 @@ def _other_setting(model: Path) -> None:
         (lambda model: _cut(model / "sealed.json"), "the seal of the model cannot be read"),
         (lambda model: (model / "bank.arrow").unlink(), "a file of the model is gone"),
         (lambda model: (model / "sealed.json").unlink(), "this model has no seal"),
-        (lambda model: shutil.rmtree(model), "not the directory of a finished run"),
+        (shutil.rmtree, "not the directory of a finished run"),
     ],
 )
 def test_a_model_that_is_damaged_or_another_is_refused(
