@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale.base.lock import take_lock
+from ecgl_scale.session.basis import Basis
 from ecgl_scale.session.run import run
 from ecgl_scale.session.update import update
 from ecgl_scale.store.graph import GraphStore
 from tests.cli_runner import Result, run_cli
+from tests.faults.running import start_child
 from tests.session.growing import append_part
 from tests.session.streams import FEW_EPOCHS, Drawn, config_of, draw_graph, read_json, write_store
 from tests.session.test_update import CLASSES, check_same
@@ -121,6 +126,42 @@ def test_an_update_that_dies_leaves_the_old_version_and_goes_on(
     ran = _update(model, store, model, "--where", PAIRS[1], "--resume")
     assert ran.code == 0, ran.stderr
     check_same(model / "versions" / "0002", whole)
+
+
+def _die_at_rename(number: int) -> None:
+    """In a child: be killed just before the n-th file or folder takes its name."""
+    count = 0
+
+    def counting(event: str, _: tuple[object, ...]) -> None:
+        nonlocal count
+        count += event == "os.rename"
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(counting)
+
+
+@pytest.mark.faults
+def test_killed_at_any_rename_an_update_leaves_the_old_version_or_the_new_one(
+    first: Path, store: Path, tmp_path: Path
+) -> None:
+    arguments = ["--where", PAIRS[0], "--resume"]
+    assert _update(first, store, tmp_path / "wanted", *arguments).code == 0
+    exit_code, number = -signal.SIGKILL, 0
+    while exit_code == -signal.SIGKILL:
+        number += 1
+        model = Path(shutil.copytree(first, tmp_path / f"model-{number}"))
+        command = ["--quiet", "update", model, store, "--out", model, *arguments]
+        child = start_child(_die_at_rename, (number,), *command)
+        child.join(60)
+        exit_code = child.exitcode or 0
+        assert Basis.open(model).num_tasks == (1 if exit_code else 2)
+        if number % 4 == 1:
+            ran = run_cli(*command)
+            assert ran.code == 0, ran.stderr
+            check_same(model / "versions" / "0001", tmp_path / "wanted")
+    assert exit_code == 0
+    assert number > 10
 
 
 def test_status_says_how_an_update_goes_on(model: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
