@@ -14,6 +14,8 @@ from ecgl_scale.cli.options import Json, StorePath, takes_settings
 from ecgl_scale.cli.output import print_json, print_table
 from ecgl_scale.units import format_bytes, format_count
 
+SHOWN_CLASSES = 8
+
 if TYPE_CHECKING:
     from ecgl_scale.store.format import Manifest
 
@@ -95,6 +97,8 @@ def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
         "num_edges": edges.num_edges,
         "num_features": 0 if features is None else features.num_features,
         "num_classes": manifest.num_classes,
+        "class_names": manifest.class_names,
+        "keys": None if manifest.keys is None else manifest.keys.__dict__,
         "columns": manifest.columns,
         "symmetrised": edges.symmetrised,
         "keeps_duplicates": edges.keeps_duplicates,
@@ -113,6 +117,14 @@ def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
     }
 
 
+def _classes(manifest: Manifest) -> str:
+    if manifest.num_classes is None:
+        return "none"
+    names = manifest.class_names or []
+    shown = ", ".join(names[:SHOWN_CLASSES]) + (", ..." if len(names) > SHOWN_CLASSES else "")
+    return f"{manifest.num_classes}: {shown}" if names else str(manifest.num_classes)
+
+
 def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
     from ecgl_scale.store.compose import generation_infos
 
@@ -126,7 +138,8 @@ def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
         f"and {format_count(edges.dropped_duplicates)} duplicates dropped",
         "blocks": f"{len(edges.block_edges)} of rows and tiles, ids {edges.id_dtype}",
         "features": "none",
-        "classes": "none" if manifest.num_classes is None else manifest.num_classes,
+        "classes": _classes(manifest),
+        "keys": "none" if manifest.keys is None else f"{manifest.keys.name}: {manifest.keys.type}",
         "columns": ", ".join(f"{name}: {kind}" for name, kind in manifest.columns.items()) or "none",
         "size": f"{format_bytes(manifest.total_bytes)} in {format_count(len(manifest.files))} files",
         "source": ", ".join(f"{name}={value}" for name, value in manifest.provenance.items()) or "unknown",

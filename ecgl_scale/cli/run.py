@@ -174,7 +174,9 @@ def infer(
             ".parquet, .arrow). Default: every node.",
         ),
     ] = None,
-    by_key: Annotated[bool, typer.Option("--id", help="The file of --nodes names nodes by key.")] = False,
+    by_key: Annotated[
+        bool, typer.Option("--id", help="Write the keys of nodes too; the file of --nodes names nodes by key.")
+    ] = False,
     update: Annotated[
         Path | None,
         typer.Option(
@@ -204,10 +206,8 @@ def infer(
     """Predict the class of every node of a store, or of some, with a finished run's weights."""
     from ecgl_scale.session.infer import Asked, infer_store
 
-    if by_key and nodes in (None, "new"):
-        raise typer.BadParameter("there is no file that could name nodes by key", param_hint="--id")
     if nodes == "new":
-        asked = Asked("new", update=update)
+        asked = Asked("new", by_key, update)
     else:
         asked = Asked(None if nodes is None else Path(nodes), by_key, update)
 

@@ -31,7 +31,7 @@ from ecgl_scale.session.infer_some import learned_nodes, predict_some, require_s
 from ecgl_scale.session.infer_whole import infer_whole, plan_whole, plan_whole_worker, require_same_features
 from ecgl_scale.session.remote_run import model_directory
 from ecgl_scale.session.saved_model import SavedModel, load_model
-from ecgl_scale.session.score_table import Ints, TableInfo, read_info, scores_of_all, write_scores
+from ecgl_scale.session.score_table import Ints, Naming, TableInfo, read_info, scores_of_all, write_scores
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.node_list import read_node_list
@@ -49,7 +49,7 @@ class Asked:
     nodes: Path | Literal["new"] | None = None
     """A file that names them; or those newer than what the model has learned, or than the table to update."""
     by_key: bool = False
-    """Whether the file names nodes by key."""
+    """Whether the file names nodes by key, and the table that is written has the keys."""
     update: Path | None = None
     """A table of all nodes, by the same model: its rows are copied, but for nodes that have changed since."""
 
@@ -92,8 +92,9 @@ def infer_store(
     graph = GraphStore.open(store)
     require_same_features(model, graph)
     _warn(model, graph)
-    prediction = _Prediction(model, graph, target)
-    if asked is None or asked == Asked():
+    asked = asked or Asked()
+    prediction = _Prediction(model, graph, target, by_key=asked.by_key)
+    if asked.nodes is None and asked.update is None:
         with with_workers(cluster, resources, shared=[target], inputs=manifest_files(graph.path)) as resources:
             found = prediction.of_all(resources)
     else:
@@ -104,10 +105,11 @@ def infer_store(
 class _Prediction:
     """Plans, predicts and writes; what is finished waits in a directory beside the target where that fails."""
 
-    def __init__(self, model: SavedModel, graph: GraphStore, target: Path) -> None:
+    def __init__(self, model: SavedModel, graph: GraphStore, target: Path, *, by_key: bool) -> None:
         self._model = model
         self._graph = graph
         self._target = target
+        self._naming = Naming.of(model, graph, by_key=by_key)
         self._work = target.absolute().with_name(f".{target.name}.work")
 
     def of_all(self, resources: Resources) -> dict[str, Any]:
@@ -122,9 +124,9 @@ class _Prediction:
         )
         with self._working(), PeakSampler() as sampler:
             result = infer_whole(model, graph, self._work, resources.with_work(self._work / "engine"))
-            logits, classes = result.pop("logits"), np.array(model.classes, np.int64)
+            logits, classes = result.pop("logits"), model.labels_in(graph)
             info = TableInfo.of(model, graph)
-            write_scores(self._target, scores_of_all(logits, classes), info, num_rows=len(logits))
+            write_scores(self._target, scores_of_all(logits, classes), info, self._naming, num_rows=len(logits))
         return {**result, "num_predicted": graph.num_nodes, "peak_bytes": sampler.peak_bytes, "plan": plan.as_json()}
 
     def of_some(self, asked: Asked, resources: Resources) -> dict[str, Any]:
@@ -146,7 +148,8 @@ class _Prediction:
                 batches = updated(old, table, found.scores, graph.num_nodes)
             else:
                 batches = found.scores.batches()
-            write_scores(self._target, batches, info, num_rows=graph.num_nodes if is_whole else ids.size)
+            num_rows = graph.num_nodes if is_whole else ids.size
+            write_scores(self._target, batches, info, self._naming, num_rows=num_rows)
         about = {"num_predicted": int(ids.size), "peak_bytes": sampler.peak_bytes, "plan": found.plan.as_json()}
         return {**found.about, **about}
 

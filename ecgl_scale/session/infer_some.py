@@ -64,7 +64,7 @@ def predict_some(model: SavedModel, graph: GraphStore, ids: Ints, work: Path, re
     """Scores of the nodes ``ids``, which ascend: from their neighbourhood, or where that is no less from the graph."""
     started = time.perf_counter()
     scores = Scores(ids, np.empty(ids.size, np.int64), np.empty(ids.size, np.float32))
-    classes = np.array(model.classes, np.int64)
+    classes = model.labels_in(graph)
     inference = _inference(model, graph, resources)
     try:
         plan = _plan(model, inference, ids, resources)
@@ -90,7 +90,7 @@ def predict_labels(model: SavedModel, graph: GraphStore, nodes: Any, resources: 
         work = Path(name)
         resources = resources.with_work(work / "engine")
         if nodes is None:
-            logits, classes = infer_whole(model, graph, work, resources)["logits"], np.array(model.classes, np.int64)
+            logits, classes = infer_whole(model, graph, work, resources)["logits"], model.labels_in(graph)
             return np.concatenate([scores.label for scores in scores_of_all(logits, classes)])
         ids, places = np.unique(checked_ids(nodes, graph.num_nodes), return_inverse=True)
         return predict_some(model, graph, ids, work, resources).scores.label[places]
@@ -134,7 +134,10 @@ def require_same(info: TableInfo, model: SavedModel, graph: GraphStore, where: P
         )
     if info.nodes != "all":
         raise InvalidInputError("the predictions are of some nodes alone", where=where, expected="all nodes", fix=fix)
-    if info.generation > graph.generation or _at(graph, info.generation).identity != info.store:
+    before = None if info.generation > graph.generation else _at(graph, info.generation)
+    if before is not None and not np.array_equal(model.labels_in(before), model.labels_in(graph)):
+        raise InvalidInputError("the store has other numbers for the model's classes now", where=where, fix=fix)
+    if before is None or before.identity != info.store:
         raise InvalidInputError(
             "the predictions are of another store",
             where=where,

@@ -12,14 +12,18 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.session.saved_model import SavedModel
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.keys.read import StoreKeys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 METADATA_KEY = b"ecgl_scale.predictions"
 WRITE_ROWS = 1 << 16
@@ -111,14 +115,51 @@ def scores_of_all(logits: Any, classes: Ints) -> Iterator[Scores]:
         yield scores_of(rows, np.arange(start, start + len(rows)), classes)
 
 
-def write_scores(out: Path, batches: Iterable[Scores], info: TableInfo, *, num_rows: int) -> None:
-    """Write a table, whole or not at all. Memory: a batch, a few times."""
-    from ecgl_scale.base.parquet import write_parquet
+@dataclass(frozen=True, eq=False)
+class Naming:
+    """What a table calls nodes and classes, besides their numbers."""
 
-    columns = ((batch.nodes, batch.label, batch.score) for batch in batches)
-    write_parquet(
-        out, COLUMNS, columns, repeated=("label",), metadata=info.metadata(), needed_bytes=max(20 * num_rows, 1)
-    )
+    classes: dict[int, str] | None = None
+    """The name of each label, where classes have names."""
+    keys: StoreKeys | None = None
+    """The keys of the nodes, where they are wanted."""
+
+    @classmethod
+    def of(cls, model: SavedModel, graph: GraphStore, *, by_key: bool) -> Naming:
+        """The names of classes where they have any, and keys where someone asks for them."""
+        if by_key and graph.keys is None:
+            raise UsageError("the store has no keys", where=graph.path, fix="leave out --id")
+        return cls(model.names_in(graph), graph.keys if by_key else None)
+
+    def columns(self, batch: Scores) -> dict[str, pa.Array]:
+        """The columns of a batch, in their order."""
+        from ecgl_scale.base.parquet import as_arrow
+
+        numbers = {"node": batch.nodes, "label": batch.label, "score": batch.score}
+        found = {name: as_arrow(numbers[name], dtype) for name, dtype in COLUMNS.items()}
+        if self.classes is not None:
+            labels, places = np.unique(batch.label, return_inverse=True)
+            import pyarrow as pa
+
+            names = pa.array([self.classes.get(label) for label in labels.tolist()], pa.string())
+            found = {"node": found["node"], "label": found["label"], "class": names.take(as_arrow(places)), **found}
+        if self.keys is not None:
+            name = self.keys.name if self.keys.name not in (*COLUMNS, "class") else "key"
+            found = {"node": found["node"], name: self.keys.keys_of(batch.nodes), **found}
+        return found
+
+
+def write_scores(out: Path, batches: Iterable[Scores], info: TableInfo, naming: Naming, *, num_rows: int) -> None:
+    """Write a table, whole or not at all. Memory: a batch, a few times."""
+    import pyarrow as pa
+
+    from ecgl_scale.base.parquet import write_tables
+
+    nobody = Scores(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
+    schema = pa.table(naming.columns(nobody)).schema.with_metadata(info.metadata())
+    tables = (pa.table(naming.columns(batch), schema=schema) for batch in batches)
+    repeated = [name for name in ("label", "class") if name in schema.names]
+    write_tables(out, schema, tables, repeated=repeated, needed_bytes=max(20 * num_rows, 1))
 
 
 def read_info(path: Path) -> TableInfo:

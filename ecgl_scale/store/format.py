@@ -213,7 +213,7 @@ def _check_sense(manifest: Manifest) -> None:
         raise ValueError(f"ids are {edges.id_dtype!r:.100}")
     if manifest.columns and NODES_NAME not in manifest.files:
         raise ValueError(f"there are node columns but no {NODES_NAME}")
-    _check_names(manifest)
+    check_names(manifest.keys, manifest.class_names, manifest.num_classes, manifest.files)
     if features is not None:
         check_features(features, manifest.num_nodes, manifest.files)
 
@@ -235,15 +235,17 @@ def check_features(features: FeatureSection, num_rows: int, files: Mapping[str, 
         raise ValueError(f"{num_files} files of features are not one a block")
 
 
-def _check_names(manifest: Manifest) -> None:
-    keys, names = manifest.keys, manifest.class_names
+def check_names(
+    keys: KeySection | None, names: list[str] | None, num_classes: int | None, files: Mapping[str, FileRecord]
+) -> None:
+    """Refuse keys without files, or files without keys, and names that are not one for each class."""
     if keys is not None and keys.type not in ("string", "int64"):
         raise ValueError(f"keys are {keys.type!r:.100}")
     for name in (KEYS_NAME, KEY_INDEX_NAME):
-        if (name in manifest.files) != (keys is not None):
+        if (name in files) != (keys is not None):
             raise ValueError(f"keys and the file {name} come together")
-    if names is not None and (len(names) != manifest.num_classes or len(set(names)) != len(names)):
-        raise ValueError(f"{len(names)} names are not one for each of {manifest.num_classes} classes")
+    if names is not None and (len(names) != num_classes or len(set(names)) != len(names)):
+        raise ValueError(f"{len(names)} names are not one for each of {num_classes} classes")
 
 
 def block_name(directory: str, index: int) -> str:

@@ -7,42 +7,25 @@ all kinds, and dictionaries of them. Missing values are nulls; whether these are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.store.source import AnyArray
+from ecgl_scale.store.source import AnyArray, NameSource
 from ecgl_scale.store.sources.npy import NpyFile, NpzFile, reading
 from ecgl_scale.store.sources.tables import Table
 from ecgl_scale.units import MIB
 
-NameType = Literal["string", "int64"]
 BLOCK_BYTES = 8 * MIB
 """What a block of numpy's text may take: it has as many bytes for each value as the longest needs."""
 NO_DELIMITER = "\x01"
+_WORD_DTYPES = ("object", "str", "string", "category")
+"""What numpy and pandas call columns that may be words with gaps; numpy's own text is another matter."""
 _TEXT_TYPES = ("string", "large_string", "string_view")
-
-
-@dataclass(frozen=True)
-class NameSource:
-    """A column of text or of whole numbers."""
-
-    name: str
-    type: NameType
-    origin: str
-    blocks: Callable[[int], Iterator[pa.Array]]
-    """``blocks(max_rows)`` yields arrays of ``type``, with nulls where a value is missing."""
-    first_row: int = 0
-    """What people call the first row: 0, or its line in a text file."""
-
-    def where(self, row: int) -> str:
-        """The place of row ``row``, counted from 0, for messages."""
-        return f"{self.origin}, row {self.first_row + row}"
 
 
 def is_text(arrow_type: str) -> bool:
@@ -58,23 +41,45 @@ def array_names(name: str, array: AnyArray, origin: str) -> NameSource:
     def blocks(max_rows: int) -> Iterator[AnyArray]:
         return (array[first : first + max_rows] for first in range(0, len(array), max_rows))
 
-    return _numpy_names(name, array.shape, array.dtype, origin, blocks)
+    return numpy_names(name, array.shape, array.dtype, origin, blocks)
+
+
+def as_words(values: Any) -> pa.Array | None:
+    """Python's, pandas' and Arrow's sequences of words, in which some may be missing; None for anything else."""
+    is_list = isinstance(values, list | tuple) and any(isinstance(value, str) for value in values)
+    if not is_list and not isinstance(values, pa.Array) and str(getattr(values, "dtype", "")) not in _WORD_DTYPES:
+        return None
+    try:
+        found = values if isinstance(values, pa.Array) else pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
+    return as_names(found, "labels") if isinstance(found, pa.Array) and is_text(str(found.type)) else None
+
+
+def words_column(name: str, words: pa.Array, origin: str) -> NameSource:
+    """Words in memory as a column."""
+
+    def blocks(max_rows: int) -> Iterator[pa.Array]:
+        return (words.slice(first, max_rows) for first in range(0, len(words), max_rows))
+
+    return NameSource(name, "string", origin, blocks)
 
 
 def npy_names(name: str, file: NpyFile) -> NameSource:
     """The names in an .npy file."""
-    return _numpy_names(name, file.shape, file.dtype, str(file.path), file.blocks)
+    return numpy_names(name, file.shape, file.dtype, str(file.path), file.blocks)
 
 
 def npz_names(name: str, file: NpzFile) -> NameSource:
     """The names in a member of an .npz file."""
     header = file.header(name)
-    return _numpy_names(name, header.shape, header.dtype, file.where(name), partial(file.blocks, name))
+    return numpy_names(name, header.shape, header.dtype, file.where(name), partial(file.blocks, name))
 
 
-def _numpy_names(
+def numpy_names(
     name: str, shape: tuple[int, ...], dtype: np.dtype[Any], origin: str, blocks: Callable[[int], Iterator[AnyArray]]
 ) -> NameSource:
+    """The names in blocks of a numpy array, wherever these come from."""
     if len(shape) != 1 or dtype.kind not in "iuUS":
         raise InvalidInputError(
             f"{name!r} has shape {shape} and dtype {dtype}", where=origin, expected="one text or whole number a node"
@@ -84,14 +89,14 @@ def _numpy_names(
     def names(max_rows: int) -> Iterator[pa.Array]:
         first_row = 0
         for block in blocks(max(1, min(max_rows, most_rows))):
-            yield _as_names(pa.array(block), f"{origin}, rows from {first_row} on")
+            yield as_names(pa.array(block), f"{origin}, rows from {first_row} on")
             first_row += len(block)
 
     return NameSource(name, "int64" if dtype.kind in "iu" else "string", origin, names)
 
 
-def table_names(name: str, table: Table) -> NameSource:
-    """The names in a column of a Parquet or Arrow table."""
+def table_names(name: str, table: Table, *, is_by_node: bool = False) -> NameSource:
+    """The names in a column of a table; ``is_by_node``: a row is a node, in their order."""
     origin = f"{table.path}, column {name}"
     found = table.type_of(name)
     if not is_text(found) and table.dtype(name).kind not in "iu":
@@ -99,8 +104,10 @@ def table_names(name: str, table: Table) -> NameSource:
 
     def names(max_rows: int) -> Iterator[pa.Array]:
         first_row = 0
-        for batch in table.batches([name], max_rows):
-            yield _as_names(batch.column(0), f"{origin}, rows from {first_row} on")
+        for batch in table.batches(table.with_node(name) if is_by_node else [name], max_rows):
+            if is_by_node:
+                table.check_order(batch, first_row)
+            yield as_names(batch.column(name), f"{origin}, rows from {first_row} on")
             first_row += batch.num_rows
 
     return NameSource(name, "string" if is_text(found) else "int64", origin, names)
@@ -158,7 +165,7 @@ def _text_blocks(path: Path, delimiter: str, fields: list[str] | None, name: str
             yield batch.column(0).slice(first, max(1, max_rows))
 
 
-def _as_names(values: pa.Array, where: str) -> pa.Array:
+def as_names(values: pa.Array, where: str) -> pa.Array:
     """Strings or int64 of whatever stands for them."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
