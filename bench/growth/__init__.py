@@ -1,1 +1,1 @@
-"""A graph that grows: what an append, an update and a prediction of the new nodes cost, against doing all of it again."""
+"""A graph that grows: the cost of an append, an update and new predictions, against doing everything again."""

@@ -1,6 +1,6 @@
 """A graph that grows: real arrivals, one hundredth more of a products-sized graph, and ten generations.
 
-    python -m bench.growth [--real] [--products] [--generations] [--epochs 100] [--nodes N]
+    python -m bench.growth [--real] [--products] [--generations] [--epochs 100] [--nodes N] [--repeats 3]
 
 Without a choice all three parts are run; a part that is not run keeps what the record has of it.
 """
@@ -15,6 +15,8 @@ from typing import Any
 
 from bench import harness
 from bench.accuracy import DATA
+from bench.growth.generations import ten_generations
+from bench.growth.products import one_hundredth
 from bench.growth.real import CASES, grow
 
 RECORD = "growth"
@@ -28,6 +30,7 @@ def main() -> None:
     parser.add_argument("--generations", action="store_true", help="Ten generations against the compacted store.")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--nodes", type=int, help="Nodes of the generated graph; default: as ogbn-products.")
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--work", type=Path, default=harness.DEFAULT_WORK / "growth")
     arguments = parser.parse_args()
@@ -41,6 +44,10 @@ def main() -> None:
             found[name] = {
                 title: grow(case, arguments.data, arguments.work, arguments.epochs) for title, case in CASES.items()
             }
+        elif name == "products":
+            found[name] = one_hundredth(arguments.work, arguments.nodes, arguments.epochs)
+        else:
+            found[name] = ten_generations(arguments.work, arguments.nodes, arguments.repeats)
         harness.save(RECORD, found)
     shutil.rmtree(arguments.work)
 

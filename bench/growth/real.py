@@ -44,11 +44,13 @@ def grow(case: Case, data: Path, work: Path, epochs: int) -> dict[str, Any]:
     store, model = work / "growing.ecgl", work / "model"
     ingested = _ecgl("ingest", "npz", graph.write(0, work / "part.npz"), store, "--symmetrise", "--json")
     config = _write_config(work, case, store, epochs)
-    rows = [_row(0, ingested, _ecgl("run", config, "--out", model, "--json"))]
+    learned = _ecgl("run", config, "--out", model, "--json")
+    rows = [_row(0, ingested, learned)]
     for part in range(1, graph.num_parts):
         appended = _ecgl("append", "npz", graph.write(part, work / "part.npz"), store, "--json")
-        rows.append(_row(part, appended, _ecgl("update", model, store, "--out", model, "--json")))
-    chain = rows[-1].pop("results")
+        learned = _ecgl("update", model, store, "--out", model, "--json")
+        rows.append(_row(part, appended, learned))
+    chain = json.loads(learned.stdout)
     whole_store = work / "whole.ecgl"
     ingest = _ecgl("ingest", "npz", graph.write_whole(work / "part.npz"), whole_store, "--symmetrise", "--json")
     asked = ("--set", f"store={whole_store}")
@@ -57,10 +59,9 @@ def grow(case: Case, data: Path, work: Path, epochs: int) -> dict[str, Any]:
     different = [name for name in SAME if whole[name] != chain[name]]
     if different:
         raise RuntimeError(f"{case.file}: the updates and the run on the whole differ in {', '.join(different)}")
-    joint = _joint(graph.num_parts, work, (config, *asked))
+    joint = _joint(work, (config, *asked))
     for row, retrained in zip(rows, joint, strict=True):
-        row.pop("results", None)
-        row |= retrained
+        row.update(retrained)
     for path in (store, model, whole_store, work / "run"):
         shutil.rmtree(path)
     return {
@@ -72,25 +73,24 @@ def grow(case: Case, data: Path, work: Path, epochs: int) -> dict[str, Any]:
     }
 
 
-def _joint(num_parts: int, work: Path, command: tuple[object, ...]) -> list[dict[str, Any]]:
-    """Retraining at each arrival, from nothing, on all there is by then."""
+def _joint(work: Path, command: tuple[object, ...]) -> list[dict[str, Any]]:
+    """Retraining at each arrival on all there is by then: a task of ``joint``, without the start of a process."""
     run = _ecgl("run", *command, "--set", "method=joint", "--out", work / "joint", "--json")
     results = json.loads(run.stdout)
-    seconds = _seconds_of_tasks(work / "joint" / "events.jsonl", num_parts)
+    seconds = _seconds_of_tasks(work / "joint" / "events.jsonl")
     shutil.rmtree(work / "joint")
-    return [
-        {"joint_seconds": seconds[part], "joint_aa": results["aa_after_each_task"][part]} for part in range(num_parts)
-    ]
+    columns = (seconds, results["aa_after_each_task"], results["af_after_each_task"])
+    names = ("joint_seconds", "joint_aa", "joint_af")
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _seconds_of_tasks(events: Path, num_tasks: int) -> list[float]:
-    """What the training of each task took."""
-    found = [0.0] * num_tasks
-    for line in events.read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        if event.get("event") == "EpochDone":
-            found[event["task"]] += event["seconds"]
-    return found
+def _seconds_of_tasks(events: Path) -> list[float]:
+    """From the beginning of each task to its end."""
+    lines = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+    starts, stops = (
+        [line["time"] for line in lines if line["event"] == kind] for kind in ("TaskStarted", "TaskFinished")
+    )
+    return [stop - start for start, stop in zip(starts, stops, strict=True)]
 
 
 def _write_config(work: Path, case: Case, store: Path, epochs: int) -> Path:
@@ -117,7 +117,6 @@ def _row(part: int, came: Measured, learned: Measured) -> dict[str, Any]:
         "update_bytes": learned.written_bytes,
         "aa": results["aa"],
         "af": results["af"],
-        "results": results,
     }
 
 
