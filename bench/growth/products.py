@@ -108,11 +108,10 @@ def one_hundredth(work: Path, num_nodes: int | None, epochs: int) -> dict[str, A
     build("ingest", pieces.base, store)
     config = write_config(work, store, epochs)
     run_measured(ecgl("run", str(config), "--out", str(model), "--json"))
+    tables = [str(work / name) for name in ("new.parquet", "all.parquet")]
     new = {
         "append": build("append", pieces.later[0], store),
-        "infer": run_measured(
-            ecgl("infer", str(model), str(store), "--nodes", "new", "--out", str(work / "n.parquet"))
-        ),
+        "infer": run_measured(ecgl("infer", str(model), str(store), "--nodes", "new", "--out", tables[0])),
         "update": run_measured(ecgl("update", str(model), str(store), "--out", str(work / "updated"), "--json")),
     }
     run = str(work / "run")
