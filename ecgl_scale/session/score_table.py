@@ -135,7 +135,7 @@ class Naming:
         """The columns of a batch, in their order."""
         from ecgl_scale.base.parquet import as_arrow
 
-        numbers = {"node": batch.nodes, "label": batch.label, "score": batch.score}
+        numbers: dict[str, NDArray[Any]] = {"node": batch.nodes, "label": batch.label, "score": batch.score}
         found = {name: as_arrow(numbers[name], dtype) for name, dtype in COLUMNS.items()}
         if self.classes is not None:
             labels, places = np.unique(batch.label, return_inverse=True)

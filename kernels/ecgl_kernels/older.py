@@ -88,22 +88,18 @@ def sort_rows(starts: Ints, sources: Ids) -> None:
 
 @inline
 def _merge_row(own: Ids, own_start: int, own_stop: int, later: Ids, start: int, stop: int, out: Ids, place: int) -> int:
-    p, q = own_start, start
-    while p < own_stop and q < stop:
-        if own[p] <= later[q]:
+    p = own_start
+    for q in range(start, stop):
+        source = later[q]
+        while p < own_stop and own[p] <= source:
             out[place] = own[p]
             p += 1
-        else:
-            out[place] = later[q]
-            q += 1
+            place += 1
+        out[place] = source
         place += 1
     while p < own_stop:
         out[place] = own[p]
         p += 1
-        place += 1
-    while q < stop:
-        out[place] = later[q]
-        q += 1
         place += 1
     return place
 

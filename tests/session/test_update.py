@@ -120,3 +120,16 @@ def test_sparse_features_and_graphs_that_are_kept_give_the_same(drawn: Drawn, tm
     check_same(kept, tmp_path / "whole")
     assert [path.name for path in sorted((kept / "tests").iterdir())] == [f"task-{i:04d}.ecgl" for i in range(3)]
     assert not (kept / "tasks").exists()
+
+
+@pytest.mark.parametrize("method", ["ecgl", "joint"])
+def test_kept_graphs_are_enough_where_old_data_has_gone(
+    drawn: Drawn, first_year: Path, store: Path, tmp_path: Path, method: str
+) -> None:
+    is_old = drawn.year == 2000
+    x = np.where(is_old[:, None], 0, drawn.x).astype(np.float32)
+    edges = drawn.edge_index[:, ~is_old[drawn.edge_index].any(axis=0)]
+    gone = write_store(tmp_path / "gone.ecgl", replace(drawn, edge_index=edges, x=x, y=np.where(is_old, -1, drawn.y)))
+    overrides = (*YEARS, f"method={method}")
+    run(config_of(store, None, *overrides), tmp_path / "whole")
+    check_same(chain(first_year, gone, tmp_path / "model", *overrides, "tasks.keep_tests=true"), tmp_path / "whole")
