@@ -16,7 +16,7 @@ else
   ecgl append edges "${nodes[@]}" --on-existing skip
 fi
 
-if [ ! -e "$MODEL/sealed.json" ]; then
+if ! compgen -G "$MODEL/sealed.json" >/dev/null && ! compgen -G "$MODEL/versions/*/sealed.json" >/dev/null; then
   ecgl run "$CONFIG" --set "store=$STORE" --out "$MODEL" --resume
 else
   # At once, with last month's weights: the rows that have changed. Another model's table is left to the last step.
