@@ -6,6 +6,7 @@ import ctypes
 import glob
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from ecgl_scale.base.durable import fsync_directory, storage_errors
@@ -45,7 +46,7 @@ class Staging:
                 self._refuse_existing()
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._lock = take_lock(self._lock_path(), target=self.target)
-                for left in (self._base, *self._base.parent.glob(f"{glob.escape(self._base.name)}-{16 * '?'}")):
+                for left in _left_behind(self._base):
                     if self._job is None or left != self.path:
                         shutil.rmtree(left, ignore_errors=True)
                 self.path.mkdir(exist_ok=self._job is not None)
@@ -71,11 +72,12 @@ class Staging:
     def _lock_path(self) -> Path:
         return self._base.with_name(f"{self._base.name}.lock")
 
-    def commit(self) -> None:
-        """Put the finished directory in the target's place."""
+    def commit(self, before_swap: Callable[[], None] = lambda: None) -> None:
+        """Put the finished directory in the target's place; ``before_swap``, the last to be asked, may refuse it."""
         with storage_errors(self.target):
             for directory, _, _ in os.walk(self.path):
                 fsync_directory(Path(directory))
+            before_swap()
             if self._overwrite and self.target.exists():
                 exchange(self.path, self.target)
             else:
@@ -92,6 +94,18 @@ class Staging:
                 shutil.rmtree(self.path, ignore_errors=True)
             self._lock_path().unlink(missing_ok=True)
             os.close(self._lock)
+
+
+def remove_leftovers(target: Path, *, marker: str) -> None:
+    """Remove what a killed process has left beside a target that needs nothing else, unless somebody writes it now."""
+    staging = Staging(target, marker=marker, overwrite=True)
+    if any(left.exists() for left in (staging._lock_path(), *_left_behind(staging._base))):
+        with staging:
+            pass
+
+
+def _left_behind(base: Path) -> list[Path]:
+    return [base, *base.parent.glob(f"{glob.escape(base.name)}-{16 * '?'}")]
 
 
 def exchange(new: Path, old: Path) -> None:

@@ -105,6 +105,17 @@ class ColumnSource:
 
 
 @dataclass(frozen=True)
+class EdgeHistory:
+    """What became of the edges when they were first read, where the source is a store itself."""
+
+    self_loops: str
+    """``dropped``, ``kept`` or ``added``."""
+    input_edges: int
+    dropped_self_loops: int
+    dropped_duplicates: int
+
+
+@dataclass(frozen=True)
 class GraphSource:
     """A whole graph to be built into a store."""
 
@@ -121,3 +132,5 @@ class GraphSource:
     """Part of a larger graph, whose label ids it keeps: some of the ``num_classes`` classes may have no node here."""
     provenance: Mapping[str, Json] = field(default_factory=dict)
     """Goes into the manifest: where the graph came from, with which settings."""
+    history: EdgeHistory | None = None
+    """The manifest repeats it, in place of what this build finds."""
