@@ -32,7 +32,7 @@ EDGE_SOURCES = {
     "block model": "ecgl_scale.store.sources.sbm_edges:SbmEdges",
     "npy": "ecgl_scale.store.sources.npy_edges:NpyEdges",
     "table": "ecgl_scale.store.sources.edges:TableEdges",
-    "subset": "ecgl_scale.tasks.subset:SubsetEdges",
+    "store": "ecgl_scale.store.store_source:StoreEdges",
 }
 """Where each kind is that a worker can open from its description: names travel, never code."""
 

@@ -1,0 +1,253 @@
+"""A store as the source of another one: some of its nodes, or all that it has, and the edges among them.
+
+Edges are read part by part as they are stored, those that a later generation has brought in parts of their own: the
+build sorts them, so nothing is merged here. Memory: none of ours for all nodes; 4 bytes a node of the whole graph (8
+where 2**31 are chosen) for some, or where some were dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ecgl_kernels.induced import keep_edges
+from ecgl_scale.base.durable import atomic_file, storage_errors
+from ecgl_scale.engine.block import Block
+from ecgl_scale.engine.work import Json
+from ecgl_scale.errors import UsageError
+from ecgl_scale.store.compose import stored_blocks
+from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource
+from ecgl_scale.store.edges.older import Pairs
+from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.row_source import RowSource
+from ecgl_scale.store.source import AnyArray, ColumnSource, CsrBlock, SparseSource
+
+Ids = NDArray[np.int64]
+IDS_AT_ONCE = 1 << 20
+
+
+class StoreNodes:
+    """Which nodes of a store go into another one, in their order: a node's number there is its place here."""
+
+    def __init__(self, graph: GraphStore, ids: Ids | None = None) -> None:
+        """``ids`` ascend; without them it is all nodes."""
+        if ids is not None:
+            _check_ids(ids, graph.num_nodes)
+        self.graph = graph
+        self.chosen = ids
+        self.size = graph.num_nodes if ids is None else ids.size
+
+    @property
+    def are_all(self) -> bool:
+        """Whether every node keeps its number."""
+        return self.size == self.graph.num_nodes
+
+    @property
+    def map_dtype(self) -> np.dtype[Any]:
+        """For the new numbers of the nodes, and -1."""
+        return np.dtype(np.int32 if self.size < 1 << 31 else np.int64)
+
+    @property
+    def map_bytes(self) -> int:
+        """Memory of the map from old to new numbers."""
+        return 0 if self.are_all else self.graph.num_nodes * self.map_dtype.itemsize
+
+    def ids(self, start: int, stop: int) -> Ids:
+        """Old numbers of the nodes ``start`` up to ``stop``, or to the last."""
+        stop = min(stop, self.size)
+        return np.arange(start, stop, dtype=np.int64) if self.chosen is None else self.chosen[start:stop]
+
+    def before(self, olds: Any) -> Ids:
+        """How many of the nodes have a smaller old number than each of ``olds``."""
+        olds = np.asarray(olds, np.int64)
+        return olds if self.chosen is None else np.searchsorted(self.chosen, olds)
+
+    def new_numbers(self) -> NDArray[Any]:
+        """The new number of every node of the graph, -1 for those left out. Memory: ``map_bytes``."""
+        numbers = np.full(self.graph.num_nodes, -1, self.map_dtype)
+        for start in range(0, self.size, IDS_AT_ONCE):
+            ids = self.ids(start, start + IDS_AT_ONCE)
+            numbers[ids] = np.arange(start, start + ids.size, dtype=self.map_dtype)
+        return numbers
+
+    def column(self, name: str) -> ColumnSource:
+        """A node column."""
+        nodes = self.graph.nodes
+        if nodes is None:
+            raise UsageError(f"the store has no node column {name!r}", where=self.graph.path)
+        dtype = np.dtype(pa.type_for_alias(nodes.types[name]).to_pandas_dtype())
+
+        def blocks(max_rows: int) -> Iterator[AnyArray]:
+            for first, values in nodes.blocks(name):
+                start, stop = self.before([first, first + values.size]).tolist()
+                for row in range(start, stop, max_rows):
+                    yield values[self.ids(row, min(row + max_rows, stop)) - first]
+
+        return ColumnSource(name, dtype, str(self.graph.path), blocks)
+
+    def sparse_features(self) -> SparseSource:
+        """The features without their zeros."""
+        features = self.graph.require_features()
+        cuts = range(0, self.size, IDS_AT_ONCE)
+        counts = (features.count_values(self.ids(start, start + IDS_AT_ONCE)) for start in cuts)
+        num_values = features.num_values if self.are_all and features.is_sparse else sum(counts)
+
+        def blocks(max_rows: int) -> Iterator[CsrBlock]:
+            for start in range(0, self.size, max_rows):
+                yield features.rows_csr(self.ids(start, start + max_rows))
+
+        return SparseSource(features.num_features, num_values, str(self.graph.path), blocks)
+
+    def identity(self) -> Json:
+        """The store and the nodes."""
+        digest = None if self.chosen is None else hashlib.sha256(np.ascontiguousarray(self.chosen, "<i8").data)
+        return {"store": self.graph.identity, "ids": None if digest is None else digest.hexdigest()}
+
+    def describe(self, work: Path) -> Json:
+        """The store, and a file of the ids."""
+        path = None if self.chosen is None else _write_ids(self.chosen, work)
+        return {"store": self.graph.address, "ids": path}
+
+    @classmethod
+    def open(cls, description: Json) -> StoreNodes:
+        """Find the nodes again."""
+        ids = None if description["ids"] is None else _read_ids(description["ids"])
+        return cls(GraphStore.open(description["store"]), ids)
+
+
+def _check_ids(ids: Ids, num_nodes: int) -> None:
+    if not ids.size or ids.dtype != np.int64 or not bool((ids[1:] > ids[:-1]).all()):
+        raise UsageError("the nodes of a subgraph make no sense", expected="ids as int64, ascending, at least one")
+    if ids[0] < 0 or ids[-1] >= num_nodes:
+        raise UsageError(f"nodes {ids[0]} to {ids[-1]} are asked for", expected=f"0 to {num_nodes - 1}")
+
+
+class StoreEdges(EdgeSource):
+    """Edges among some nodes, with their new numbers; a piece is a range of the edges as they are stored."""
+
+    kind = "store"
+
+    def __init__(self, nodes: StoreNodes) -> None:
+        self._nodes = nodes
+        self._edges = nodes.graph.edges
+        self._parts: list[tuple[Block, int]] = []
+        """Of each part of the edges its block, and which one of the block's it is: 0 is its own file."""
+        counts = []
+        in_blocks = np.diff(nodes.before(nodes.graph.manifest.edges.block_starts)).tolist()
+        for stored in stored_blocks(nodes.graph.manifest):
+            if in_blocks[stored.block.index]:
+                for number, count in enumerate([stored.num_edges, *(piece.num_edges for piece in stored.older)]):
+                    self._parts.append((stored.block, number))
+                    counts.append(count)
+        self._starts = [0, *accumulate(counts)]
+        self._numbers = None if nodes.are_all else nodes.new_numbers()
+
+    def cut(self, max_edges: int) -> list[Block]:
+        """The edges of blocks that hold a chosen node."""
+        pieces: list[Block] = []
+        for index in range(len(self._parts)):
+            first, last = self._starts[index : index + 2]
+            for start in range(first, last, max_edges):
+                pieces.append(Block(len(pieces), start, min(start + max_edges, last)))
+        return pieces
+
+    def read(self, start: int, stop: int) -> EdgeBlock:
+        """Those of the edges ``start`` up to ``stop``, all of one part, whose ends are both chosen."""
+        index = bisect_right(self._starts, start) - 1
+        block, part = self._parts[index]
+        first = start - self._starts[index]
+        within = (first, stop - self._starts[index])
+        if part:
+            dst, src = self._of_pairs(self._edges.older_pairs(block)[part - 1], within)
+        else:
+            dst, src = self._of_rows(block, within)
+        return EdgeBlock(src, dst, str(self._edges.path(block)), first)
+
+    def _of_pairs(self, pairs: Pairs, within: tuple[int, int]) -> tuple[AnyArray, AnyArray]:
+        dst, src = pairs.dst[slice(*within)], pairs.src[slice(*within)]
+        if self._numbers is None:
+            return dst, src
+        dst, src = self._numbers[dst], self._numbers[src]
+        kept = (dst >= 0) & (src >= 0)
+        return dst[kept], src[kept]
+
+    def _of_rows(self, block: Block, within: tuple[int, int]) -> tuple[AnyArray, AnyArray]:
+        rows, (start, stop) = self._edges.own_rows(block), within
+        if self._numbers is None:
+            first = int(np.searchsorted(rows.offsets, start, side="right")) - 1
+            last = int(np.searchsorted(rows.offsets, stop))
+            counts = np.diff(np.clip(rows.offsets[first : last + 1], start, stop))
+            nodes = np.arange(block.start + first, block.start + last, dtype=rows.values.dtype)
+            return np.repeat(nodes, counts), rows.values[start:stop]
+        # Unsigned, as the build's kernels are compiled for that already; only pages that are written take memory.
+        id_dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(f"u{self._numbers.itemsize}")
+        src, dst = np.empty(stop - start, id_dtype), np.empty(stop - start, id_dtype)
+        kept = keep_edges(rows.offsets, rows.values, block.start, within, self._numbers, src, dst)
+        return dst[:kept], src[:kept]
+
+    def identity(self) -> Json:
+        """The store and the nodes."""
+        return self._nodes.identity()
+
+    def describe(self, work: Path) -> Json:
+        """The store, and a file of the nodes."""
+        return self._nodes.describe(work)
+
+    @classmethod
+    def open(cls, description: Json) -> StoreEdges:
+        """Find the edges again, with a map of this process."""
+        return cls(StoreNodes.open(description))
+
+
+class StoreRows(RowSource):
+    """Feature rows of some nodes, with their zeros."""
+
+    kind = "store"
+
+    def __init__(self, nodes: StoreNodes, threads: int = 1) -> None:
+        self._nodes = nodes
+        self._features = nodes.graph.require_features()
+        self._threads = threads
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Gather rows."""
+        return self._features.rows_dense(self._nodes.ids(start, stop), threads=self._threads)
+
+    def blocks(self, max_rows: int) -> Iterator[AnyArray]:
+        """All rows in order."""
+        for start in range(0, self._nodes.size, max_rows):
+            yield self.read(start, start + max_rows)
+
+    def identity(self) -> Json:
+        """The store and the nodes."""
+        return self._nodes.identity()
+
+    def describe(self, work: Path) -> Json:
+        """The store, and a file of the nodes."""
+        return self._nodes.describe(work)
+
+    @classmethod
+    def open(cls, description: Json) -> StoreRows:
+        """Find the rows again."""
+        return cls(StoreNodes.open(description))
+
+
+def _write_ids(ids: Ids, work: Path) -> str:
+    path = work / "nodes.npy"
+    with atomic_file(path, needed_bytes=ids.nbytes) as partial_path, partial_path.open("wb") as file:
+        np.save(file, ids, allow_pickle=False)
+    return str(path)
+
+
+def _read_ids(path: str) -> Ids:
+    with storage_errors(Path(path)):
+        ids: Ids = np.load(path, mmap_mode="r", allow_pickle=False)
+    return ids
