@@ -14,7 +14,23 @@ import typer
 
 from ecgl_scale._version import __version__
 from ecgl_scale.base.memory import share_one_arena
-from ecgl_scale.cli import cluster, compact, doctor, generate, ingest, inspect, methods, rank, report, run, slurm, status, sweep
+from ecgl_scale.cli import (
+    append,
+    cluster,
+    compact,
+    doctor,
+    drop,
+    generate,
+    ingest,
+    inspect,
+    methods,
+    rank,
+    report,
+    run,
+    slurm,
+    status,
+    sweep,
+)
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
 from ecgl_scale.errors import EcglError, ExitCode, StopRequestedError
 
@@ -28,7 +44,9 @@ app = typer.Typer(
 )
 app.add_typer(generate.app, name="generate")
 app.add_typer(ingest.app, name="ingest")
+app.add_typer(append.app, name="append")
 app.command("compact")(compact.compact)
+app.command("drop")(drop.drop)
 app.command("doctor")(doctor.doctor)
 app.command("info")(inspect.info)
 app.command("verify")(inspect.verify)

@@ -124,6 +124,27 @@ class GraphStore:
             **settings,
         )
 
+    def append(
+        self,
+        edge_index: Any = None,
+        x: Any = None,
+        y: Any = None,
+        *,
+        num_nodes: int | None = None,
+        columns: dict[str, Any] | None = None,
+        memory: str | int | None = None,
+    ) -> GraphStore:
+        """Add new nodes, one a row of ``x``, ``y`` and ``columns``, and edges between any nodes; open what it became.
+
+        Ids of ``edge_index`` are numbers of nodes of the whole graph: new nodes follow those there are. Edges are
+        treated as those of the store were when it was built. This graph stays as it was when it was opened.
+        """
+        from ecgl_scale.store.append import append_store
+
+        source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns, adds=True)
+        append_store(source, self.path, Resources.of(memory), generation=self.generation)
+        return type(self).open(self.path)
+
     @cached_property
     def identity(self) -> str:
         """A name for what is in the store, wherever it is: journals, caches and workers tell stores apart by it.

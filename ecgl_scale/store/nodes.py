@@ -43,10 +43,14 @@ def write_columns(
     *,
     num_classes: int | None,
     may_lack_classes: bool = False,
+    known_classes: int = 0,
     batch_rows: int = BATCH_ROWS,
     on_rows: Callable[[int], None],
 ) -> WrittenColumns:
-    """Stream all columns side by side into one file and check them. Memory: a batch of every column, twice."""
+    """Stream all columns side by side into one file and check them. Memory: a batch of every column, twice.
+
+    The first ``known_classes`` classes have nodes elsewhere, and need none here.
+    """
     names = [column.name for column in columns]
     if len(set(names)) != len(names):
         raise InvalidInputError(f"two node columns have the same name: {sorted(names)}")
@@ -71,7 +75,7 @@ def write_columns(
                 next(stream, None)  # lets it see that nothing is left
         file = sink.finish()
     label = next((column for column in columns if column.name == LABEL), None)
-    found = None if label is None else class_counts.finish(label, num_classes, may_lack_classes)
+    found = None if label is None else class_counts.finish(label, num_classes, may_lack_classes, known_classes)
     return WrittenColumns(file, {field.name: str(field.type) for field in schema}, found)
 
 
@@ -133,10 +137,10 @@ class _ClassCounts:
         counts[: self._counts.size] += self._counts
         self._counts = counts
 
-    def finish(self, column: ColumnSource, num_classes: int | None, may_lack_classes: bool) -> int:
-        found = int(self._counts.size)
+    def finish(self, column: ColumnSource, num_classes: int | None, may_lack_classes: bool, known_classes: int) -> int:
+        found = max(int(self._counts.size), known_classes)
         wanted = found if num_classes is None else num_classes
-        empty = np.flatnonzero(self._counts[:wanted] == 0)
+        empty = known_classes + np.flatnonzero(self._counts[known_classes:wanted] == 0)
         if found > wanted:
             raise InvalidInputError(f"label {found - 1} is not one of the {wanted} classes", where=column.origin)
         if may_lack_classes:

@@ -144,7 +144,7 @@ def put_store(built: Path, url: ObjectUrl, manifest: Manifest, before: set[str],
     finally:
         pool.shutdown(cancel_futures=True)
     client.delete(before.difference(names))
-    _refuse_other_writer(client, manifest, tags)
+    refuse_other_writer(client, {name: manifest.files[name].size_bytes for name in names}, tags)
     try:
         client.put_bytes(MANIFEST_NAME, encode_manifest(manifest).encode(), is_new=True)
     except StoreExistsError as error:
@@ -152,12 +152,12 @@ def put_store(built: Path, url: ObjectUrl, manifest: Manifest, before: set[str],
     client.delete([UPLOAD_NAME])
 
 
-def _refuse_other_writer(client: ObjectClient, manifest: Manifest, tags: dict[str, str | None]) -> None:
+def refuse_other_writer(client: ObjectClient, sizes: dict[str, int], tags: dict[str, str | None]) -> None:
     """Refuse to finish a store of which somebody else has replaced objects since we put them."""
     found = client.list()
     for name, tag in tags.items():
         now = found.get(name)
-        same = now is not None and now.size_bytes == manifest.files[name].size_bytes
+        same = now is not None and now.size_bytes == sizes[name]
         if now is None or not same or (tag and now.tag and tag != now.tag):
             raise LockedError(
                 "another process is writing this target",

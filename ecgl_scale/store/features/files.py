@@ -36,15 +36,17 @@ def write_features(
     dtype: str,
     on_rows: Callable[[int], None],
     write_shards: WriteShards | None = None,
+    is_even: bool = False,
 ) -> tuple[FeatureSection, dict[str, WrittenFile]]:
     """Write the features below ``store``, as asked or by their density. Memory: a few chunks, or one sparse block.
 
-    ``write_shards`` takes the place of ``write_dense`` where rows can be read apart, by others than this process.
+    ``write_shards`` takes the place of ``write_dense`` where rows can be read apart, by others than this process;
+    ``is_even`` is as in ``DenseLayout.plan``.
     """
     kind = choose_kind(source, cast("Literal['auto', 'dense', 'sparse']", requested), num_rows=num_rows)
     if kind == "dense":
         dense = source if source.kind == "dense" else as_dense(source)
-        layout = DenseLayout.plan(num_rows, dense.num_features, cast("DenseDtype", dtype))
+        layout = DenseLayout.plan(num_rows, dense.num_features, cast("DenseDtype", dtype), is_even=is_even)
         if write_shards is not None and dense.rows is not None:
             files = write_shards(dense, dense.rows, layout, store / DENSE_DIRECTORY)
         else:

@@ -19,9 +19,10 @@ from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, JoinedEdges, StreamedEdges, file_identity
 from ecgl_scale.store.source import GraphSource
+from ecgl_scale.store.sources.arrays import no_edges
 from ecgl_scale.store.sources.edge_text import TEXT_SUFFIXES, open_text_edges
 from ecgl_scale.store.sources.node_columns import check_integers, join_columns
-from ecgl_scale.store.sources.node_files import open_columns, open_features, open_labels
+from ecgl_scale.store.sources.node_files import count_rows, open_columns, open_features, open_labels
 from ecgl_scale.store.sources.npy import reading
 from ecgl_scale.store.sources.npy_edges import NpyEdges
 from ecgl_scale.store.sources.tables import TABLE_SUFFIXES, Table, is_table, open_table
@@ -33,9 +34,9 @@ PARTS_JOINED = 8
 
 
 def open_edge_files(
-    paths: Sequence[Path],
+    paths: Sequence[Path] | None,
     *,
-    num_nodes: int,
+    num_nodes: int | None = None,
     features: Path | None = None,
     labels: Path | None = None,
     columns: Path | None = None,
@@ -43,14 +44,15 @@ def open_edge_files(
     dst_column: str = "dst",
     raw_dtype: RawDtype = "uint32",
 ) -> GraphSource:
-    """Describe a graph in files of edges.
+    """Describe a graph in files of edges, or nodes alone that come to a graph which is there.
 
     Parameters
     ----------
     paths
-        Files, or glob patterns, of one or several formats; a pattern's matches come in sorted order.
+        Files, or glob patterns, of one or several formats; a pattern's matches come in sorted order. None: no edges.
     num_nodes
-        Ids run from 0 to this, exclusive.
+        Ids run from 0 to this, exclusive; where the nodes come to a graph that is there, on from its nodes. If not
+        given: as many as ``features`` has rows, else none.
     features
         A .npy file or a Zarr array directory of shape [num_nodes, K].
     labels
@@ -62,15 +64,18 @@ def open_edge_files(
     raw_dtype
         What .bin files hold; .u32 and .u64 say it by their names.
     """
+    if num_nodes is None:
+        num_nodes = 0 if features is None else count_rows(Path(features))
     if num_nodes < 0:
         raise InvalidInputError(f"the number of nodes is {num_nodes}", expected="0 or more")
-    expanded = expand_paths(paths)
-    parts, counts = zip(*(_open_edges(path, src_column, dst_column, raw_dtype) for path in expanded), strict=True)
+    expanded = [] if paths is None else expand_paths(paths)
+    opened = [_open_edges(path, src_column, dst_column, raw_dtype) for path in expanded]
+    edges = JoinedEdges(tuple(part for part, _ in opened), tuple(count for _, count in opened))
     return GraphSource(
-        name=expanded[0].name.split(".")[0],
+        name=expanded[0].name.split(".")[0] if expanded else "nodes",
         num_nodes=num_nodes,
-        num_edges_hint=sum(counts),
-        edges=JoinedEdges(parts, counts),
+        num_edges_hint=sum(edges.counts),
+        edges=edges if expanded else no_edges("no file"),
         features=None if features is None else open_features(Path(features), num_nodes),
         columns=join_columns(
             [] if labels is None else [open_labels(Path(labels), num_nodes)],

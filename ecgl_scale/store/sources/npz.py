@@ -19,6 +19,7 @@ from ecgl_scale.store.source import (
     GraphSource,
     SparseSource,
 )
+from ecgl_scale.store.sources.arrays import no_edges
 from ecgl_scale.store.sources.node_columns import (
     check_csr_indices,
     check_csr_rows,
@@ -37,11 +38,15 @@ LABEL_KEYS = ("y", "label")
 RESERVED = frozenset({"edge_index", "num_nodes", "x", *CSR_PARTS, *LABEL_KEYS})
 
 
-def open_npz_source(path: Path, columns: Path | None = None) -> GraphSource:
-    """Describe the graph of an .npz file, with further node columns from a second one."""
+def open_npz_source(path: Path, columns: Path | None = None, *, adds: bool = False) -> GraphSource:
+    """Describe the graph of an .npz file, with further node columns from a second one.
+
+    With ``adds`` it comes to a graph that is there: its nodes are new ones, and it may have no edges, or no nodes.
+    """
     file = open_npz(path)
-    num_edges = _check_edges(file)
-    num_nodes = _num_nodes(file)
+    has_edges = not adds or "edge_index" in file.members
+    num_edges = _check_edges(file) if has_edges else 0
+    num_nodes = _num_nodes(file, adds=adds)
     labels = [key for key in LABEL_KEYS if key in file.members]
     if len(labels) > 1:
         raise InvalidInputError("the file has both y and label", where=file.path, fix="remove one of them")
@@ -55,7 +60,7 @@ def open_npz_source(path: Path, columns: Path | None = None) -> GraphSource:
         name=file.path.stem,
         num_nodes=num_nodes,
         num_edges_hint=num_edges,
-        edges=npy_edges(file, "edge_index"),
+        edges=npy_edges(file, "edge_index") if has_edges else no_edges(str(file.path)),
         features=_features(file, num_nodes),
         columns=join_columns(_columns(file, [*labels, *taken], num_nodes), more),
         provenance={
@@ -80,7 +85,7 @@ def _columns(file: NpzFile, keys: Iterable[str], num_nodes: int) -> Iterator[Col
         yield node_column(key, header.shape, header.dtype, num_nodes, origin=file.where(key), blocks=blocks)
 
 
-def _num_nodes(file: NpzFile) -> int:
+def _num_nodes(file: NpzFile, *, adds: bool) -> int:
     if "num_nodes" in file.members:
         header = file.members["num_nodes"]
         check_integers(header.dtype, "num_nodes", file.where("num_nodes"))
@@ -97,6 +102,8 @@ def _num_nodes(file: NpzFile) -> int:
     for key in ("x", *LABEL_KEYS):
         if key in file.members and file.members[key].shape:
             return file.members[key].shape[0]
+    if adds:
+        return 0
     raise InvalidInputError(
         "the number of nodes is not known", where=file.path, fix="add num_nodes, x or y to the file"
     )
