@@ -19,7 +19,9 @@ def drop(
         Path,
         typer.Option("--nodes", metavar="FILE", help="The nodes: .npy, .txt, .csv, .tsv, Parquet or Arrow."),
     ],
-    by_key: Annotated[bool, typer.Option("--id", help="The file names nodes by their keys, not by row numbers.")] = False,
+    by_key: Annotated[
+        bool, typer.Option("--id", help="The file names nodes by their keys, not by row numbers.")
+    ] = False,
     memory: Memory = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -49,4 +51,6 @@ def drop(
     elif not context.obj.quiet:
         before = f" ({format_count(report.num_already)} had been dropped before)" if report.num_already else ""
         counts = f"{format_count(report.num_nodes)} nodes and {format_count(report.num_edges)} edges dropped{before}"
-        print(f"{store}: {counts}; ecgl compact erases what is on the disk" if report.num_nodes else f"{store}: {counts}")
+        print(
+            f"{store}: {counts}; ecgl compact erases what is on the disk" if report.num_nodes else f"{store}: {counts}"
+        )

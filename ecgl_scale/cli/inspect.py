@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 def info(store: StorePath, as_json: Json = False) -> None:
     """Show what a store holds."""
     from ecgl_scale.store.verify import check_files
-    from ecgl_scale.store.view import read_manifest
+    from ecgl_scale.store.view import read_view
 
-    location = location_of(store)
-    manifest = read_manifest(location)
+    view = read_view(store)
+    location, manifest = view.location, view.manifest
     check_files(location, manifest)
     if as_json:
         print_json(summary(location, manifest))
@@ -66,6 +67,8 @@ def verify(
 
 def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
     """What ``info --json`` prints."""
+    from ecgl_scale.store.compose import generation_infos
+
     edges, features = manifest.edges, manifest.features
     return {
         "store": str(store),
@@ -87,11 +90,14 @@ def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
         "num_files": len(manifest.files),
         "provenance": manifest.provenance,
         "written_by": manifest.written_by,
+        "generations": [asdict(generation) for generation in generation_infos(manifest)],
     }
 
 
 def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
-    edges, features = manifest.edges, manifest.features
+    from ecgl_scale.store.compose import generation_infos
+
+    edges, features, generations = manifest.edges, manifest.features, generation_infos(manifest)
     direction = "both directions stored" if edges.symmetrised else "direction as given"
     rows: dict[str, object] = {
         "store": store,
@@ -108,4 +114,7 @@ def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
     }
     if features is not None:
         rows["features"] = f"{format_count(features.num_features)} a node, {features.kind} {features.dtype}"
+    if len(generations) > 1:
+        counts = [(format_count(each.num_nodes), format_count(each.num_edges)) for each in generations]
+        rows["generations"] = "; ".join(f"{n}: {nodes} nodes, {edges}" for n, (nodes, edges) in enumerate(counts))
     return rows

@@ -6,8 +6,8 @@
 
 Degrees count the self loop. The loop itself need not be among a row's edges: ``adds_self`` says whether it is added by
 whoever sums. Rows of a store that keeps the loops it was given are copied without them; in all others rows are views of
-the mapped files. An edge that is stored twice counts twice.
-Memory: the scales, 4 bytes a node each, and for a copy the ids of its edges.
+the mapped files, but for those of a store that has grown, which are merged. An edge that is stored twice counts twice.
+Memory: the scales, 4 bytes a node each, for a copy the ids of its edges, and ``EdgeStore.held_bytes``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.csr import count_sources
-from ecgl_kernels.halo import copy_rows, drop_loops
+from ecgl_kernels.halo import drop_loops
 from ecgl_kernels.spmm import invert_degrees
 from ecgl_kernels.transpose import copy_without_loops, transpose_rows
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.graph.convolution import Norm
+from ecgl_scale.store.edges.older import BlockRows
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.ragged import Ragged
 
 Ints = NDArray[np.int64]
 Scale = NDArray[np.float32] | None
@@ -98,16 +98,16 @@ class Adjacency:
         self._edges = graph.edges
         self._starts = np.array(section.block_starts, np.int64)
         self._edges_before = np.concatenate([[0], np.cumsum(section.block_edges)])
-        self._mapped: dict[int, Ragged] = {}
+        self._mapped: dict[int, BlockRows] = {}
 
     def blocks(self) -> list[Block]:
         """Blocks as stored."""
         return self._edges.blocks()
 
-    def stored(self, block: Block) -> Ragged:
+    def stored(self, block: Block) -> BlockRows:
         """A block as stored; kept mapped, as mapping it anew would fault every page in again."""
         if block.index not in self._mapped:
-            self._mapped[block.index] = self._edges.read(block)
+            self._mapped[block.index] = self._edges.rows(block)
         return self._mapped[block.index]
 
     def read_all(self, *, threads: int) -> None:
@@ -120,8 +120,8 @@ class Adjacency:
         if row >= self.num_nodes:
             return int(self._edges_before[-1])
         index = int(np.searchsorted(self._starts, row, side="right")) - 1
-        offsets = self.stored(self.blocks()[index]).offsets
-        return int(self._edges_before[index] + offsets[row - self._starts[index]])
+        rows = self.stored(self.blocks()[index])
+        return int(self._edges_before[index]) + rows.before(int(row - self._starts[index]))
 
     def pieces(self, first: int, stop: int) -> Iterator[tuple[int, CsrRows]]:
         """Rows ``first`` up to ``stop`` as (first row, rows), cut where blocks are."""
@@ -129,8 +129,8 @@ class Adjacency:
         while first < stop:
             block = self.blocks()[index]
             end = min(stop, block.stop)
-            ragged = self.stored(block)
-            rows = CsrRows(ragged.offsets[first - block.start : end - block.start + 1], ragged.values)
+            ragged = self.stored(block).part(first - block.start, end - block.start)
+            rows = CsrRows(ragged.offsets, ragged.values)
             yield first, self._without_loops(rows, first) if self._drops else rows
             first, index = end, index + 1
 
@@ -147,14 +147,10 @@ class Adjacency:
             here = ids[cuts[block.index] : cuts[block.index + 1]]
             if not here.size:
                 continue
-            ragged = self.stored(block)
-            local = here - block.start
-            counts = ragged.offsets[local + 1] - ragged.offsets[local]
-            indptr = np.zeros(here.size + 1, np.int64)
-            indices = np.empty(int(counts.sum()), self.id_dtype)
-            copy_rows(ragged.offsets, ragged.values, local, 0, indptr, indices)
+            ragged = self.stored(block).select(here - block.start)
+            indptr, indices = ragged.offsets, ragged.values
             if self._drops:
-                keep = indices != np.repeat(here, counts)
+                keep = indices != np.repeat(here, np.diff(indptr))
                 indptr = np.concatenate([[0], np.cumsum(keep)])[indptr]
                 indices = indices[keep]
             parts.append(CsrRows(indptr, indices))

@@ -49,7 +49,7 @@ class FeatureReader:
         self.piece_rows = piece_rows(self.width)
         folder = SPARSE_DIRECTORY if self.is_sparse else DENSE_DIRECTORY
         files = graph.manifest.files.items()
-        self.read_bytes = sum(record.size_bytes for name, record in files if name.startswith(f"{folder}/"))
+        self.read_bytes = sum(record.size_bytes for name, record in files if f"/{folder}/" in f"/{name}")
 
     def identity(self) -> dict[str, Json]:
         """Tells these rows from others: which store, and as much of a scaling as matters."""

@@ -21,8 +21,8 @@ from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.rank.feature_files import FeatureSource
 from ecgl_scale.rank.held_columns import EdgeRange, columns_of
+from ecgl_scale.store.edges.older import BlockRows
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.ragged import Ragged
 
 RANGE_EDGES = 1 << 19
 """Edges a thread takes at once: enough to forget the hand-over, few enough that all threads end together."""
@@ -54,7 +54,7 @@ class DistanceWork(Work[None, ScoredRows]):
         self._squared = squared
         self._include_self = include_self
         self._threads = threads
-        self._mapped: dict[int, Ragged] = {}
+        self._mapped: dict[int, BlockRows] = {}
         self._lock = threading.Lock()
         self._slice_held = (0, 0)
         self._load_kernels()
@@ -62,7 +62,7 @@ class DistanceWork(Work[None, ScoredRows]):
     def describe(self) -> Json:
         """Say where store, features and squares are."""
         return {
-            "store": str(self._graph.path),
+            "store": self._graph.address,
             "features": self._source.description,
             "squared": self._squared.describe(),
             "include_self": self._include_self,
@@ -88,9 +88,9 @@ class DistanceWork(Work[None, ScoredRows]):
         ranges: list[Block] = []
         stored = self.stored_blocks()
         for block, rows in zip(stored, map_bounded(self._rows_of, stored, threads=self._threads), strict=True):
-            num_ranges = max(rows.values.size // RANGE_EDGES, 1)
-            targets = np.linspace(0, rows.values.size, num_ranges + 1)[1:-1]
-            cuts = np.unique(np.searchsorted(rows.offsets, targets)).tolist()
+            num_ranges = max(rows.num_edges // RANGE_EDGES, 1)
+            targets = np.linspace(0, rows.num_edges, num_ranges + 1)[1:-1].tolist()
+            cuts = sorted({rows.row_at(target) for target in targets})
             for first, stop in pairwise([0, *(cut for cut in cuts if 0 < cut < block.num_rows), block.num_rows]):
                 ranges.append(Block(len(ranges), block.start + first, block.start + stop))
         return ranges
@@ -119,14 +119,13 @@ class DistanceWork(Work[None, ScoredRows]):
     def _edges_into(self, block: Block) -> EdgeRange:
         starts = self._graph.manifest.edges.block_starts
         stored = self._graph.edges.blocks()[int(np.searchsorted(starts, block.start, side="right")) - 1]
-        rows = self._rows_of(stored)
-        offsets = rows.offsets[block.start - stored.start : block.stop - stored.start + 1]
-        return EdgeRange(offsets, rows.values, block.start)
+        rows = self._rows_of(stored).part(block.start - stored.start, block.stop - stored.start)
+        return EdgeRange(rows.offsets, rows.values, block.start)
 
-    def _rows_of(self, stored: Block) -> Ragged:
+    def _rows_of(self, stored: Block) -> BlockRows:
         # Maps are kept for the next slice: mapping the files anew would fault every page in again.
         if stored.index not in self._mapped:
-            self._mapped[stored.index] = self._graph.edges.read(stored)
+            self._mapped[stored.index] = self._graph.edges.rows(stored)
         return self._mapped[stored.index]
 
     def _load_kernels(self) -> None:

@@ -63,14 +63,16 @@ def compact_store(store: Path, resources: Resources) -> Compacted:
     resources.require(
         nodes.map_bytes + RESERVE_BYTES + MIN_SPARE_BYTES,
         stage=STAGE,
-        formula="88 MiB" + (f" + {nodes.map_dtype.itemsize} bytes a node, as some were dropped" * bool(nodes.map_bytes)),
+        formula="88 MiB"
+        + (f" + {nodes.map_dtype.itemsize} bytes a node, as some were dropped" * bool(nodes.map_bytes)),
     )
-    head = read_view(store).head
+    head, hold = read_view(store).head, graph.files.hold
 
     def take_place() -> None:
         if read_view(store).head != head or graph.generation != len(head.generations) - 1:
             raise StoreError("the store has changed since it was read", where=store, fix="run the same command again")
-        graph.hold.take_alone()
+        if hold is not None:
+            hold.take_alone()
 
     features = before.features
     manifest = build_store(
@@ -85,7 +87,6 @@ def compact_store(store: Path, resources: Resources) -> Compacted:
         overwrite=True,
         before_swap=take_place,
     )
-    graph.hold.close()
     return Compacted(manifest, 1 + len(appended), before.total_bytes)
 
 
@@ -102,9 +103,7 @@ def _whole_source(graph: GraphStore, nodes: StoreNodes, threads: int) -> GraphSo
         num_classes=manifest.num_classes,
         is_part=True,
         provenance=_provenance(manifest),
-        history=EdgeHistory(
-            edges.self_loops, edges.input_edges, edges.dropped_self_loops, edges.dropped_duplicates
-        ),
+        history=EdgeHistory(edges.self_loops, edges.input_edges, edges.dropped_self_loops, edges.dropped_duplicates),
     )
 
 

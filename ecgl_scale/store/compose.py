@@ -11,11 +11,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
+from ecgl_scale.base.objects.url import AnyPath, absolute_text
 from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import CorruptStoreError, EcglError
 from ecgl_scale.store.edges.plan import MAX_NODES, RANGE_ROWS, id_dtype_of
-from ecgl_scale.store.format import EdgeSection, FeatureSection, Manifest, block_name
-from ecgl_scale.store.generation import OLDER_DIRECTORY, GenerationManifest
+from ecgl_scale.store.format import MANIFEST_NAME, EdgeSection, FeatureSection, Manifest, block_name
+from ecgl_scale.store.generation import (
+    BASE_NAME,
+    GENERATIONS_DIRECTORY,
+    OLDER_DIRECTORY,
+    GenerationManifest,
+    is_generation,
+    manifest_name,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +78,17 @@ class StoredBlock:
         return sum(piece.num_edges for piece in self.older)
 
 
+@dataclass(frozen=True)
+class GenerationInfo:
+    """One generation of a store, and the graph up to it."""
+
+    number: int
+    num_nodes: int
+    num_edges: int
+    first_node: int
+    """The first node that this generation has brought; ``num_nodes`` where it has brought none."""
+
+
 def compose(base: Manifest, generations: Iterable[GenerationManifest]) -> Manifest:
     """The manifest of a graph that began as ``base`` and then grew; ``base`` itself where it did not."""
     composed = base
@@ -120,6 +139,47 @@ def num_edges_change(generation: GenerationManifest) -> int:
     """How many edges more a graph has after a generation; fewer after one that drops nodes."""
     lost = 0 if generation.dropped is None else sum(generation.dropped.block_edges)
     return generation.edges.num_edges - lost
+
+
+def generation_infos(manifest: Manifest) -> tuple[GenerationInfo, ...]:
+    """Every generation, and the graph up to it."""
+    base, appended = generations_of(manifest)
+    found = [GenerationInfo(0, base.num_nodes, base.edges.num_edges, 0)]
+    for generation in appended:
+        first, num_edges = found[-1].num_nodes, found[-1].num_edges + num_edges_change(generation)
+        found.append(GenerationInfo(generation.number, first + generation.num_new_nodes, num_edges, first))
+    return tuple(found)
+
+
+def manifest_names(manifest: Manifest) -> set[str]:
+    """The manifests that a reader of the graph has read, by their names below the store."""
+    appended = generations_of(manifest)[1]
+    return {MANIFEST_NAME, *(manifest_name(number) for number in range(len(appended) + 1) if appended)}
+
+
+def is_beside(name: str, manifest: Manifest) -> bool:
+    """Whether something in the store is none of this graph's, but may be there.
+
+    It is of a later generation, or of an append that has not ended, or was left over by one.
+    """
+    folder, _, rest = name.partition("/")
+    entry = rest.partition("/")[0]
+    if folder != GENERATIONS_DIRECTORY or not rest:
+        return False
+    number = int(entry) if is_generation(entry) else 0
+    is_later = number > len(generations_of(manifest)[1])
+    return entry.startswith(".") or is_later or name == BASE_NAME
+
+
+def folders_with_rows(manifest: Manifest) -> list[str]:
+    """Where generations lie that brought rows, below the store, in row order; empty, or with a slash at the end."""
+    appended = generations_of(manifest)[1]
+    return ["", *(f"{generation.folder}/" for generation in appended if generation.num_new_nodes)]
+
+
+def address_of(location: AnyPath, manifest: Manifest) -> str:
+    """What another process, in another working directory, and at any later time, opens the same graph by."""
+    return f"{absolute_text(location)}#generation={len(generations_of(manifest)[1])}"
 
 
 def own_rows_start(num_nodes: int) -> int:

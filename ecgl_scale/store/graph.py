@@ -15,6 +15,8 @@ from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
+from ecgl_scale.store.checked import expected_file
+from ecgl_scale.store.compose import GenerationInfo, address_of, folders_with_rows, generation_infos
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import AnyFeatures, open_features
@@ -25,7 +27,7 @@ from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.remote import files_of
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import check_bytes, check_files
-from ecgl_scale.store.view import read_manifest
+from ecgl_scale.store.view import read_view
 from ecgl_scale.units import MIB
 
 if TYPE_CHECKING:
@@ -55,25 +57,28 @@ class GraphStore:
         self.features: AnyFeatures | None = open_features(files, manifest)
         self.nodes: NodeColumns | None = None
         if manifest.columns:
-            self.nodes = NodeColumns(files, NODES_NAME, manifest.files[NODES_NAME].written, manifest.columns)
+            names = [f"{part}{NODES_NAME}" for part in folders_with_rows(manifest)]
+            written = {name: expected_file(manifest.files, name, files.location).written for name in names}
+            self.nodes = NodeColumns(files, written, manifest.columns)
 
     @classmethod
-    def open(cls, path: str | AnyPath) -> GraphStore:
+    def open(cls, path: str | AnyPath, generation: int | None = None) -> GraphStore:
         """Open a store, or say which file makes it unusable.
 
-        Files of a store at a URL are fetched when they are first read: see ``store/remote.py``.
+        ``generation`` is that of a store that has grown, as is ``#generation=N`` at the end of the path; without, it
+        is the newest. Files of a store at a URL are fetched when they are first read: see ``store/remote.py``.
 
         Raises
         ------
         IncompleteStoreError, CorruptStoreError, StoreVersionError
             A store is complete and as it was written, or it is refused.
         """
-        location = location_of(path)
-        manifest = read_manifest(location)
+        view = read_view(path, generation)
+        location, manifest = view.location, view.manifest
         check_files(location, manifest)
         if isinstance(location, Path) and manifest.total_bytes <= READ_WHOLE_BELOW_BYTES:
             check_bytes(location, manifest)
-        return cls(files_of(location, manifest), manifest)
+        return cls(files_of(location, manifest, view.hold), manifest)
 
     @classmethod
     def from_edge_index(
@@ -144,6 +149,29 @@ class GraphStore:
         source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns, adds=True)
         append_store(source, self.path, Resources.of(memory), generation=self.generation)
         return type(self).open(self.path)
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation that is open; 0 of a store that never grew."""
+        return len(self.generations) - 1
+
+    @cached_property
+    def generations(self) -> tuple[GenerationInfo, ...]:
+        """The generations up to the one that is open."""
+        return generation_infos(self.manifest)
+
+    @property
+    def address(self) -> str:
+        """What another process, or a later one, opens this very graph by: where it is, and its generation."""
+        return address_of(self.path, self.manifest)
+
+    def new_nodes(self, since_generation: int) -> tuple[int, int]:
+        """First and end of the nodes that came after a generation."""
+        if not 0 <= since_generation <= self.generation:
+            raise UsageError(
+                f"there is no generation {since_generation}", where=self.path, expected=f"0 to {self.generation}"
+            )
+        return self.generations[since_generation].num_nodes, self.num_nodes
 
     @cached_property
     def identity(self) -> str:

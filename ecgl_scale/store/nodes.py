@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,12 @@ def write_columns(
 class NodeColumns:
     """The node columns of an open store."""
 
-    def __init__(self, files: StoreFiles, name: str, expected: WrittenFile, types: dict[str, str]) -> None:
+    def __init__(self, files: StoreFiles, expected: Mapping[str, WrittenFile], types: dict[str, str]) -> None:
+        """``expected`` are the files of the columns, one after the other: that of each generation with new rows."""
         self._files = files
-        self._name = name
         self._expected = expected
         self.types = types
-        self._checked = False
+        self._checked: set[str] = set()
 
     @property
     def names(self) -> list[str]:
@@ -102,20 +102,21 @@ class NodeColumns:
     def blocks(self, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """First row and values of each batch, as views of the mapped file."""
         if name not in self.types:
-            where = self._files.location / self._name
+            where = self._files.location / next(iter(self._expected))
             raise UsageError(f"the store has no node column {name!r}", where=where, expected=f"one of {self.names}")
-        path = self._files.path(self._name)
-        mapped = map_checked(path, self._expected, check_crc=not self._checked)
-        self._checked = True
-        try:
-            reader = pa.ipc.open_file(mapped)
-        except pa.ArrowException as error:
-            raise corrupt(path, f"is not an Arrow file: {error}") from error
         start = 0
-        for index in range(reader.num_record_batches):
-            column = reader.get_batch(index).column(name)
-            yield start, column.to_numpy(zero_copy_only=not pa.types.is_boolean(column.type))
-            start += len(column)
+        for file, expected in self._expected.items():
+            path = self._files.path(file)
+            mapped = map_checked(path, expected, check_crc=file not in self._checked)
+            self._checked.add(file)
+            try:
+                reader = pa.ipc.open_file(mapped)
+            except pa.ArrowException as error:
+                raise corrupt(path, f"is not an Arrow file: {error}") from error
+            for index in range(reader.num_record_batches):
+                column = reader.get_batch(index).column(name)
+                yield start, column.to_numpy(zero_copy_only=not pa.types.is_boolean(column.type))
+                start += len(column)
 
 
 class _ClassCounts:

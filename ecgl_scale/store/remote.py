@@ -14,11 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from ecgl_scale.base.durable import crc32c_of
+from ecgl_scale.base.hold import Hold
 from ecgl_scale.base.objects.client import ObjectClient
 from ecgl_scale.base.objects.fetch import check_object, fetch_file
 from ecgl_scale.base.objects.mirror import Mirror, Mirrored
 from ecgl_scale.base.objects.url import AnyPath, ObjectUrl
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError
+from ecgl_scale.store.compose import is_beside, manifest_names
 from ecgl_scale.store.files import LocalFiles, StoreFiles
 from ecgl_scale.store.format import (
     MANIFEST_NAME,
@@ -27,6 +29,7 @@ from ecgl_scale.store.format import (
     encode_manifest,
     probe_windows,
 )
+from ecgl_scale.store.view import split_address
 
 UPLOAD_NAME = ".uploading"
 """Names what is being put, so that a rerun knows what of an interrupted upload it may replace."""
@@ -50,7 +53,8 @@ def check_objects(url: ObjectUrl, manifest: Manifest) -> None:
         if found[name].size_bytes != record.size_bytes:
             how = f"has {found[name].size_bytes:,} bytes, the manifest says {record.size_bytes:,}"
             raise CorruptStoreError(f"an object of the store {how}", where=url / name, fix=_PUT_AGAIN)
-    strangers = sorted(found.keys() - manifest.files.keys() - {MANIFEST_NAME, UPLOAD_NAME})
+    others = found.keys() - manifest.files.keys() - manifest_names(manifest) - {UPLOAD_NAME}
+    strangers = sorted(name for name in others if not is_beside(name, manifest))
     if strangers:
         raise CorruptStoreError(
             "the store holds something its manifest does not name",
@@ -74,10 +78,10 @@ def check_probes(url: ObjectUrl, manifest: Manifest) -> None:
 _PUT_AGAIN = "put it again from a good store, or build the store again"
 
 
-def files_of(location: AnyPath, manifest: Manifest) -> StoreFiles:
+def files_of(location: AnyPath, manifest: Manifest, hold: Hold | None = None) -> StoreFiles:
     """The files of a store; for one elsewhere, room for all of them is made in the local mirror."""
     if isinstance(location, Path):
-        return LocalFiles(location)
+        return LocalFiles(location, hold)
     mirrored = Mirror.from_environment().admit(mirror_key(manifest), location, manifest.total_bytes)
     return MirroredFiles(location, mirrored, manifest.files)
 
@@ -152,4 +156,5 @@ def _folder(name: str) -> str:
 
 def manifest_files(location: AnyPath) -> list[Path]:
     """Files by which workers are asked whether they see the store; a URL is the same for all."""
-    return [location / MANIFEST_NAME] if isinstance(location, Path) else []
+    store = split_address(location)[0]
+    return [store / MANIFEST_NAME] if isinstance(store, Path) else []

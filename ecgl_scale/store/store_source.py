@@ -18,12 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ecgl_kernels.induced import keep_edges
+from ecgl_kernels.induced import keep_edges, keep_pairs
 from ecgl_scale.base.durable import atomic_file, storage_errors
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.compose import stored_blocks
 from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource
 from ecgl_scale.store.edges.older import Pairs
 from ecgl_scale.store.graph import GraphStore
@@ -138,16 +137,11 @@ class StoreEdges(EdgeSource):
     def __init__(self, nodes: StoreNodes) -> None:
         self._nodes = nodes
         self._edges = nodes.graph.edges
-        self._parts: list[tuple[Block, int]] = []
-        """Of each part of the edges its block, and which one of the block's it is: 0 is its own file."""
-        counts = []
         in_blocks = np.diff(nodes.before(nodes.graph.manifest.edges.block_starts)).tolist()
-        for stored in stored_blocks(nodes.graph.manifest):
-            if in_blocks[stored.block.index]:
-                for number, count in enumerate([stored.num_edges, *(piece.num_edges for piece in stored.older)]):
-                    self._parts.append((stored.block, number))
-                    counts.append(count)
-        self._starts = [0, *accumulate(counts)]
+        wanted = [block for block in self._edges.blocks() if in_blocks[block.index]]
+        sizes = [(block, part, size) for block in wanted for part, size in self._edges.parts_of(block)]
+        self._parts = [(block, part) for block, part, _ in sizes]
+        self._starts = [0, *accumulate(size for _, _, size in sizes)]
         self._numbers = None if nodes.are_all else nodes.new_numbers()
 
     def cut(self, max_edges: int) -> list[Block]:
@@ -165,19 +159,19 @@ class StoreEdges(EdgeSource):
         block, part = self._parts[index]
         first = start - self._starts[index]
         within = (first, stop - self._starts[index])
-        if part:
-            dst, src = self._of_pairs(self._edges.older_pairs(block)[part - 1], within)
-        else:
+        if part is None:
             dst, src = self._of_rows(block, within)
+        else:
+            dst, src = self._of_pairs(self._edges.older_pairs(block)[part], within)
         return EdgeBlock(src, dst, str(self._edges.path(block)), first)
 
     def _of_pairs(self, pairs: Pairs, within: tuple[int, int]) -> tuple[AnyArray, AnyArray]:
         dst, src = pairs.dst[slice(*within)], pairs.src[slice(*within)]
         if self._numbers is None:
             return dst, src
-        dst, src = self._numbers[dst], self._numbers[src]
-        kept = (dst >= 0) & (src >= 0)
-        return dst[kept], src[kept]
+        kept_src, kept_dst = self._room(src.size)
+        kept = keep_pairs(dst, src, self._numbers, kept_src, kept_dst)
+        return kept_dst[:kept], kept_src[:kept]
 
     def _of_rows(self, block: Block, within: tuple[int, int]) -> tuple[AnyArray, AnyArray]:
         rows, (start, stop) = self._edges.own_rows(block), within
@@ -187,11 +181,14 @@ class StoreEdges(EdgeSource):
             counts = np.diff(np.clip(rows.offsets[first : last + 1], start, stop))
             nodes = np.arange(block.start + first, block.start + last, dtype=rows.values.dtype)
             return np.repeat(nodes, counts), rows.values[start:stop]
-        # Unsigned, as the build's kernels are compiled for that already; only pages that are written take memory.
-        id_dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(f"u{self._numbers.itemsize}")
-        src, dst = np.empty(stop - start, id_dtype), np.empty(stop - start, id_dtype)
+        src, dst = self._room(stop - start)
         kept = keep_edges(rows.offsets, rows.values, block.start, within, self._numbers, src, dst)
         return dst[:kept], src[:kept]
+
+    def _room(self, num_edges: int) -> tuple[AnyArray, AnyArray]:
+        # Unsigned, as the build's kernels are compiled for that already; only pages that are written take memory.
+        id_dtype = np.dtype(f"u{self._nodes.map_dtype.itemsize}")
+        return np.empty(num_edges, id_dtype), np.empty(num_edges, id_dtype)
 
     def identity(self) -> Json:
         """The store and the nodes."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ecgl_scale.base.hold import Hold, hold_directory
 from ecgl_scale.base.objects.client import NoObjectError, ObjectClient
-from ecgl_scale.base.objects.url import AnyPath, absolute_text, location_of
+from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, UsageError
 from ecgl_scale.store.compose import compose
 from ecgl_scale.store.format import (
@@ -30,17 +31,6 @@ _ADDRESS = re.compile(r"(.+)#generation=(\d{1,4})", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class GenerationInfo:
-    """One generation of a store, and the graph up to it."""
-
-    number: int
-    num_nodes: int
-    num_edges: int
-    first_node: int
-    """The first node that this generation has brought; ``num_nodes`` where it has brought none."""
-
-
-@dataclass(frozen=True)
 class StoreView:
     """A store as a reader has opened it."""
 
@@ -50,21 +40,8 @@ class StoreView:
     generation: int
     manifest: Manifest
     """The graph up to ``generation``."""
-
-    @property
-    def address(self) -> str:
-        """What another process, in another working directory, and at any later time, opens the same graph by."""
-        return f"{absolute_text(self.location)}#generation={self.generation}"
-
-    @property
-    def generations(self) -> tuple[GenerationInfo, ...]:
-        """The generations up to the one that was opened."""
-        entries = self.head.generations[: self.generation + 1]
-        firsts = [0, *(entry.num_nodes for entry in entries)]
-        return tuple(
-            GenerationInfo(number, entry.num_nodes, entry.num_edges, first)
-            for number, (entry, first) in enumerate(zip(entries, firsts, strict=False))
-        )
+    hold: Hold | None = field(default=None, compare=False)
+    """Nobody takes the files of a store on this machine away while this is there."""
 
 
 def split_address(given: str | AnyPath) -> tuple[AnyPath, int | None]:
@@ -83,6 +60,7 @@ def read_manifest(address: str | AnyPath) -> Manifest:
 def read_view(address: str | AnyPath, generation: int | None = None) -> StoreView:
     """Read and check the manifests of a store, wherever it is, up to a generation: given, in the address, or newest."""
     location, named = split_address(address)
+    hold = hold_directory(location) if isinstance(location, Path) else None
     wanted = named if generation is None else generation
     read, where = _reader(location), location / MANIFEST_NAME
     raw = read(MANIFEST_NAME)
@@ -90,7 +68,7 @@ def read_view(address: str | AnyPath, generation: int | None = None) -> StoreVie
     if body["format_version"] == FORMAT_VERSION:
         manifest = Manifest.parse(raw, where)
         head = Head((HeadEntry.of(0, raw, manifest),))
-        return StoreView(location, head, _checked_number(wanted, head, location), manifest)
+        return StoreView(location, head, _checked_number(wanted, head, location), manifest, hold)
     head = Head.from_body(body, where)
     number = _checked_number(wanted, head, location)
     raws = [_vouched(read, entry, location) for entry in head.generations[: number + 1]]
@@ -110,7 +88,7 @@ def read_view(address: str | AnyPath, generation: int | None = None) -> StoreVie
             where=where,
             expected="what the head says of them: {:,} and {:,}".format(*_counts(head.generations[number])),
         )
-    return StoreView(location, head, number, manifest)
+    return StoreView(location, head, number, manifest, hold)
 
 
 def _counts(entry: HeadEntry) -> tuple[int, int]:

@@ -126,7 +126,7 @@ def plan_extract(
         formula=f"{subset.nodes.map_dtype.itemsize} bytes a node of the whole graph + 40 MiB"
         f" + {shares.threads} thread{'s' * (shares.threads > 1)} x {thread_bytes >> 20} MiB"
         " + edges of the subset that stay in memory",
-        read_bytes=sum(graph.edges.expected(block).size_bytes for block in subset.blocks) + feature_read,
+        read_bytes=sum(graph.edges.file_bytes(block) for block in subset.blocks) + feature_read,
         written_bytes=num_keys * 2 * graph.edges.id_dtype.itemsize + 20 * node_ids.size + feature_written,
         passes=1,
         blocks=len(subset.blocks),
@@ -227,6 +227,8 @@ class TaskGraphs:
         if found is None or self.tasks[task.index] is not task:
             ids = self.node_ids(self.tasks.seen(task)[-1], scope=scope)
             found = self._open[scope, task.index] = self._wait_for_others(ids)
+            if found.files.hold is not None:
+                found.files.hold.close()  # nobody compacts it, and a stream may have more tasks than we may hold files
         return found
 
     def _wait_for_others(self, ids: Ids) -> GraphStore:
