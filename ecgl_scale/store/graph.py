@@ -129,27 +129,6 @@ class GraphStore:
             **settings,
         )
 
-    def append(
-        self,
-        edge_index: Any = None,
-        x: Any = None,
-        y: Any = None,
-        *,
-        num_nodes: int | None = None,
-        columns: dict[str, Any] | None = None,
-        memory: str | int | None = None,
-    ) -> GraphStore:
-        """Add new nodes, one a row of ``x``, ``y`` and ``columns``, and edges between any nodes; open what it became.
-
-        Ids of ``edge_index`` are numbers of nodes of the whole graph: new nodes follow those there are. Edges are
-        treated as those of the store were when it was built. This graph stays as it was when it was opened.
-        """
-        from ecgl_scale.store.append import append_store
-
-        source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns, adds=True)
-        append_store(source, self.path, Resources.of(memory), generation=self.generation)
-        return type(self).open(self.path)
-
     @property
     def generation(self) -> int:
         """The number of the generation that is open; 0 of a store that never grew."""
@@ -172,6 +151,27 @@ class GraphStore:
                 f"there is no generation {since_generation}", where=self.path, expected=f"0 to {self.generation}"
             )
         return self.generations[since_generation].num_nodes, self.num_nodes
+
+    def append(
+        self,
+        edge_index: Any = None,
+        x: Any = None,
+        y: Any = None,
+        *,
+        num_nodes: int | None = None,
+        columns: dict[str, Any] | None = None,
+        memory: str | int | None = None,
+    ) -> GraphStore:
+        """Add new nodes, one a row of ``x``, ``y`` and ``columns``, and edges between any nodes; open what it became.
+
+        Ids of ``edge_index`` are numbers of nodes of the whole graph: new nodes follow those there are. Edges are
+        treated as those of the store were when it was built. This graph stays as it was when it was opened.
+        """
+        from ecgl_scale.store.append import append_store
+
+        source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns, adds=True)
+        append_store(source, self.path, Resources.of(memory), generation=self.generation)
+        return type(self).open(self.path)
 
     @cached_property
     def identity(self) -> str:

@@ -14,7 +14,7 @@ from ecgl_scale.base.hold import Hold, hold_directory
 from ecgl_scale.base.objects.client import NoObjectError, ObjectClient
 from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, UsageError
-from ecgl_scale.store.compose import compose
+from ecgl_scale.store.compose import address_of, compose
 from ecgl_scale.store.format import (
     FORMAT,
     FORMAT_VERSION,
@@ -42,6 +42,11 @@ class StoreView:
     """The graph up to ``generation``."""
     hold: Hold | None = field(default=None, compare=False)
     """Nobody takes the files of a store on this machine away while this is there."""
+
+    @property
+    def address(self) -> str:
+        """What another process, in another working directory, and at any later time, opens the same graph by."""
+        return address_of(self.location, self.manifest)
 
 
 def split_address(given: str | AnyPath) -> tuple[AnyPath, int | None]:

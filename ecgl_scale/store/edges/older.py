@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.halo import copy_rows
 from ecgl_kernels.older import count_rows, find_bad_pair, merge_range, merge_some, scatter_rows, sort_rows
-from ecgl_scale.base.durable import DurableWriter, WrittenFile
 from ecgl_scale.store.checked import corrupt, expected_file
 from ecgl_scale.store.compose import OlderPiece, StoredBlock
 from ecgl_scale.store.edges.plan import id_dtype_of
@@ -35,16 +33,6 @@ class Pairs:
 
     dst: NDArray[Any]
     src: NDArray[Any]
-
-
-def write_older(path: Path, pairs: Pairs, metadata: dict[str, str]) -> WrittenFile:
-    """Write one file of pairs, which may be mapped themselves. Memory: two write buffers."""
-    arrays = [pa.array(pairs.dst), pa.array(pairs.src)]
-    schema = pa.schema([("dst", arrays[0].type), ("src", arrays[1].type)], metadata=metadata)
-    with DurableWriter(path) as sink:
-        with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
-        return sink.finish()
 
 
 class OlderFiles:
