@@ -16,7 +16,7 @@ from ecgl_scale.errors import LockedError
 
 WAIT_SECONDS = 0.01
 MOST_WAITED_SECONDS = 10.0
-"""Who has a directory alone renames it meanwhile; who still holds one may be about to let go."""
+"""Who has a directory alone is about to rename it."""
 
 
 class Hold:
@@ -32,7 +32,7 @@ class Hold:
         if self._finalizer is not None:
             self._finalizer()
 
-    def take_alone(self, *, waited_seconds: float = MOST_WAITED_SECONDS) -> None:
+    def take_alone(self, *, waited_seconds: float = 0.0) -> None:
         """Hold the directory alone from here on, or say that others hold it."""
         if self._descriptor is None:
             return

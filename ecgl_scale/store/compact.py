@@ -29,6 +29,8 @@ from ecgl_scale.store.store_source import StoreEdges, StoreNodes, StoreRows
 from ecgl_scale.store.view import read_view
 
 STAGE = "compact"
+WAITED_SECONDS = 5.0
+"""Workers that have just ended their work let go of the store within moments."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def compact_store(store: Path, resources: Resources) -> Compacted:
         if read_view(store).head != head or graph.generation != len(head.generations) - 1:
             raise StoreError("the store has changed since it was read", where=store, fix="run the same command again")
         if hold is not None:
-            hold.take_alone()
+            hold.take_alone(waited_seconds=WAITED_SECONDS)
 
     features = before.features
     manifest = build_store(

@@ -63,7 +63,8 @@ class Dropped:
     def before(self, rows: Any) -> Ids:
         """How many nodes that are still there have a smaller number than each of some rows."""
         rows = np.asarray(rows, np.int64)
-        return rows - np.searchsorted(self.ids, rows)
+        before: Ids = rows - np.searchsorted(self.ids, rows)
+        return before
 
     def live(self, start: int, stop: int) -> Ids:
         """Ids of the nodes that are still there, from the ``start``-th up to the ``stop``-th."""
@@ -102,12 +103,13 @@ def read_dropped(path: Path, expected: WrittenFile) -> Ids:
         raise corrupt(path, f"is not a file of dropped nodes: {error}") from error
     if ids.dtype != np.int64:
         raise corrupt(path, f"holds ids as {ids.dtype}")
-    return ids.copy()
+    found: Ids = ids.copy()
+    return found
 
 
 def write_dropped(path: Path, ids: Ids) -> WrittenFile:
     """Write the ids of dropped nodes, which ascend."""
-    schema = pa.schema([pa.field("node", pa.int64(), nullable=False)], metadata={"ecgl.version": "1"})
+    schema = pa.schema([pa.field("node", pa.int64(), nullable=False)], metadata={"version": "1"})
     with DurableWriter(path) as sink:
         with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
             writer.write_batch(pa.record_batch([pa.array(ids)], schema=schema))

@@ -67,7 +67,9 @@ class StoreNodes:
     def before(self, olds: Any) -> Ids:
         """How many of the nodes have a smaller old number than each of ``olds``."""
         olds = np.asarray(olds, np.int64)
-        return olds if self.chosen is None else np.searchsorted(self.chosen, olds)
+        if self.chosen is not None:
+            olds = np.searchsorted(self.chosen, olds)
+        return olds
 
     def new_numbers(self) -> NDArray[Any]:
         """The new number of every node of the graph, -1 for those left out. Memory: ``map_bytes``."""
@@ -178,9 +180,9 @@ class StoreEdges(EdgeSource):
         if self._numbers is None:
             first = int(np.searchsorted(rows.offsets, start, side="right")) - 1
             last = int(np.searchsorted(rows.offsets, stop))
-            counts = np.diff(np.clip(rows.offsets[first : last + 1], start, stop))
+            bounds = np.clip(rows.offsets[first : last + 1], start, stop)
             nodes = np.arange(block.start + first, block.start + last, dtype=rows.values.dtype)
-            return np.repeat(nodes, counts), rows.values[start:stop]
+            return np.repeat(nodes, bounds[1:] - bounds[:-1]), rows.values[start:stop]
         src, dst = self._room(stop - start)
         kept = keep_edges(rows.offsets, rows.values, block.start, within, self._numbers, src, dst)
         return dst[:kept], src[:kept]
@@ -215,7 +217,7 @@ class StoreRows(RowSource):
         self._threads = threads
 
     def read(self, start: int, stop: int) -> AnyArray:
-        """Gather rows."""
+        """Gather the rows of consecutive new numbers."""
         return self._features.rows_dense(self._nodes.ids(start, stop), threads=self._threads)
 
     def blocks(self, max_rows: int) -> Iterator[AnyArray]:

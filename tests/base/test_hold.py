@@ -18,20 +18,20 @@ from ecgl_scale.errors import LockedError
 def test_many_hold_a_directory_and_nobody_has_it_alone_until_all_others_let_go(tmp_path: Path) -> None:
     first, second, third = (hold_directory(tmp_path) for _ in range(3))
     with pytest.raises(LockedError, match="being read"):
-        first.take_alone(waited_seconds=0)
+        first.take_alone()
     second.close()
     del third
     gc.collect()
-    first.take_alone(waited_seconds=0)
+    first.take_alone()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_hold_that_failed_to_be_alone_is_no_obstacle_to_others(tmp_path: Path) -> None:
     first, second = hold_directory(tmp_path), hold_directory(tmp_path)
     with pytest.raises(LockedError):
-        first.take_alone(waited_seconds=0)
+        first.take_alone()
     first.close()
-    second.take_alone(waited_seconds=0)
+    second.take_alone()
 
 
 def test_who_opens_a_directory_that_is_being_replaced_holds_the_new_one(
@@ -41,7 +41,7 @@ def test_who_opens_a_directory_that_is_being_replaced_holds_the_new_one(
     old.mkdir()
     new.mkdir()
     alone = hold_directory(old)
-    alone.take_alone(waited_seconds=0)
+    alone.take_alone()
     inode = new.stat().st_ino
 
     def replace(_: float) -> None:
@@ -58,7 +58,7 @@ def test_a_directory_that_others_have_alone_for_long_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = hold_directory(tmp_path)
-    alone.take_alone(waited_seconds=0)
+    alone.take_alone()
     monkeypatch.setattr(hold_module, "MOST_WAITED_SECONDS", 0.02)
     with pytest.raises(LockedError, match="being replaced"):
         hold_directory(tmp_path)
