@@ -66,7 +66,7 @@ def test_the_bytes_depend_on_neither_memory_nor_threads_nor_who_works(tmp_path, 
     num_nodes = [90_000, 200_000, 210_000]
     parts = parts_of(num_nodes, 6_000)
     stores = []
-    small = MemoryShares(threads=3, block_edges=700, kept_bytes=0, share_bytes=1 << 15)
+    small = MemoryShares(threads=3, block_edges=4_000, kept_bytes=0, share_bytes=1 << 15)
     for name, shares, executor in (
         ("roomy", None, None),
         ("small", small, None),

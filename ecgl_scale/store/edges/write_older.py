@@ -31,6 +31,7 @@ from ecgl_scale.engine.executor import run_blocks
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.store.compose import address_of
 from ecgl_scale.store.edges.known import KnownEdges
 from ecgl_scale.store.edges.plan import MAX_KEY_BITS, EdgePlan
 from ecgl_scale.store.edges.scratch import ScratchValues
@@ -168,7 +169,7 @@ class OlderWork(Work[OlderScratch, OlderRecord]):
         return {
             "keys": self._keys.describe(),
             "plan": asdict(self._plan),
-            "before": self._before.address,
+            "before": address_of(self._before.location, self._before.manifest),
             "last_row": self._last_row,
             "directory": str(self._directory),
         }
