@@ -7,7 +7,7 @@
 Degrees count the self loop. The loop itself need not be among a row's edges: ``adds_self`` says whether it is added by
 whoever sums. Rows of a store that keeps the loops it was given are copied without them; in all others rows are views of
 the mapped files, but for those of a store that has grown, which are merged. An edge that is stored twice counts twice.
-Memory: the scales, 4 bytes a node each, for a copy the ids of its edges, and ``EdgeStore.held_bytes``.
+Memory: the scales, 4 bytes a node each, for a copy the ids of its edges, and ``EdgeStore.reading_bytes``.
 """
 
 from __future__ import annotations
@@ -124,14 +124,14 @@ class Adjacency:
         return int(self._edges_before[index]) + rows.before(int(row - self._starts[index]))
 
     def pieces(self, first: int, stop: int) -> Iterator[tuple[int, CsrRows]]:
-        """Rows ``first`` up to ``stop`` as (first row, rows), cut where blocks are."""
+        """Rows ``first`` up to ``stop`` as (first row, rows), cut where blocks are, and where a merge would be large."""
         index = int(np.searchsorted(self._starts, first, side="right")) - 1
         while first < stop:
             block = self.blocks()[index]
             end = min(stop, block.stop)
-            ragged = self.stored(block).part(first - block.start, end - block.start)
-            rows = CsrRows(ragged.offsets, ragged.values)
-            yield first, self._without_loops(rows, first) if self._drops else rows
+            for row, ragged in self.stored(block).parts(first - block.start, end - block.start):
+                rows = CsrRows(ragged.offsets, ragged.values)
+                yield block.start + row, self._without_loops(rows, block.start + row) if self._drops else rows
             first, index = end, index + 1
 
     def range(self, first: int, stop: int) -> CsrRows:
@@ -161,8 +161,9 @@ class Adjacency:
         indptr = np.zeros(self.num_nodes + 1, np.int64)
         indices = np.empty(self.num_edges, self.id_dtype)
         position = 0
-        for block, rows in self._edges.stream():
-            position = copy_without_loops(rows.offsets, rows.values, block.start, position, indptr, indices)
+        for block in self._edges.blocks():
+            for row, rows in self._edges.rows(block).parts(0, block.num_rows):
+                position = copy_without_loops(rows.offsets, rows.values, block.start + row, position, indptr, indices)
         return CsrRows(indptr, indices[:position])
 
     def scales(self, norm: Norm) -> Scales:

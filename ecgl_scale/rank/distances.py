@@ -8,6 +8,7 @@ slices begin, or on who does which rows.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -110,17 +111,19 @@ class DistanceWork(Work[None, ScoredRows]):
         del scratch
         first, stop = given["first"], given["stop"]
         read_bytes = self.hold(first, stop)
-        edges = self._edges_into(block)
         squared = self._squared.at(first).read(block.start, block.stop)
-        self.columns.add(edges, self._include_self, squared)
+        for edges in self._edges_into(block):
+            own = slice(edges.first_row - block.start, edges.first_row - block.start + edges.indptr.size - 1)
+            self.columns.add(edges, self._include_self, squared[own])
+            read_bytes += edges.num_bytes
         self._squared.at(stop).write(block.start, squared)
-        return ScoredRows(read_bytes + edges.num_bytes)
+        return ScoredRows(read_bytes)
 
-    def _edges_into(self, block: Block) -> EdgeRange:
+    def _edges_into(self, block: Block) -> Iterator[EdgeRange]:
         starts = self._graph.manifest.edges.block_starts
         stored = self._graph.edges.blocks()[int(np.searchsorted(starts, block.start, side="right")) - 1]
-        rows = self._rows_of(stored).part(block.start - stored.start, block.stop - stored.start)
-        return EdgeRange(rows.offsets, rows.values, block.start)
+        for row, rows in self._rows_of(stored).parts(block.start - stored.start, block.stop - stored.start):
+            yield EdgeRange(rows.offsets, rows.values, stored.start + row)
 
     def _rows_of(self, stored: Block) -> BlockRows:
         # Maps are kept for the next slice: mapping the files anew would fault every page in again.

@@ -221,6 +221,7 @@ def rank_sizes(graph: GraphStore, request: RankRequest, features: Features | Non
         diversity=given if request.by_diversity else None,
         has_start=request.start is not None,
         num_stripes=len(graph.tiles.blocks()),
+        edges=graph.edges,
     )
 
 

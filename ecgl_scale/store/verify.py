@@ -32,7 +32,7 @@ from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.compose import address_of, is_beside, manifest_names, stored_blocks
-from ecgl_scale.store.edges.older import held_bytes
+from ecgl_scale.store.edges.older import held_bytes, part_bytes
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import open_features
@@ -48,8 +48,6 @@ READ_BYTES = 8 * MIB
 TILE_COUNT_BYTES = 48
 """A tile's two ends, as they are compared and counted."""
 RESERVE_BYTES = 24 * MIB
-MERGED_EDGES = 1 << 21
-"""So many edges of a block that others came into later are merged at once."""
 
 
 @dataclass(frozen=True)
@@ -246,23 +244,18 @@ class RowCheck(_StoreCheck):
             raise corrupt(self._edges.path(block), f"holds a bad row {block.start + max(bad_row, 0)}")
         _check_tiles(self._tiles, block, rows, keeps_duplicates)
         merged = self._edges.rows(block)
-        first = 0
-        while self._edges.older_pairs(block) and first < block.num_rows:
-            stop = min(max(merged.row_at(merged.before(first) + MERGED_EDGES), first + 1), block.num_rows)
-            part = merged.part(first, stop)
+        for first, part in merged.parts(0, block.num_rows) if self._edges.older_pairs(block) else ():
             bad_row = find_bad_row(part.offsets, part.values, self._manifest.num_nodes, keeps_duplicates)
             if bad_row >= 0:
                 path = self._edges.older_paths(block)[-1]
                 raise corrupt(path, f"holds an edge into row {block.start + first + bad_row} that was there before")
-            first = stop
         return Checked(merged.num_edges)
 
 
 def _merged_bytes(manifest: Manifest) -> int:
     """What a thread holds of the rows of a block that edges came into later, a part of them merged."""
-    id_dtype, grown = np.dtype(manifest.edges.id_dtype), [b for b in stored_blocks(manifest) if b.older]
-    part = MERGED_EDGES * id_dtype.itemsize
-    return max((held_bytes(block, id_dtype) + 24 * block.block.num_rows + part for block in grown), default=0)
+    id_dtype = np.dtype(manifest.edges.id_dtype)
+    return max(held_bytes(block, id_dtype) + part_bytes(block, id_dtype) for block in stored_blocks(manifest))
 
 
 def _check_tiles(tiles: TileStore, block: Block, rows: Ragged, keeps_duplicates: bool) -> None:

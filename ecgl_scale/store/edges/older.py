@@ -7,6 +7,7 @@ A file is uncompressed Arrow IPC of one record batch with the columns ``dst`` an
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import Manifest
 from ecgl_scale.store.ragged import Ragged, map_checked
 
+PART_EDGES = 1 << 21
+"""So many edges are merged at once by those who can do with a part of a block."""
 TOUCHED_ROW_BYTES = 16
 """A row that got edges, and where they begin."""
 
@@ -124,6 +127,15 @@ class BlockRows:
         merge_range(self._own.offsets, self._own.values, self._older, first, stop, offsets, values)
         return _readonly(offsets, values)
 
+    def parts(self, first: int, stop: int) -> Iterator[tuple[int, Ragged]]:
+        """First row and rows of ``first`` up to ``stop``, cut where a merge would take more than ``part_bytes``."""
+        while first < stop:
+            end = stop
+            if not self._is_own:
+                end = min(max(self.row_at(self.before(first) + PART_EDGES), first + 1), stop)
+            yield first, self.part(first, end)
+            first = end
+
     def counts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Edges into each of some rows."""
         counts = self._own.offsets[rows + 1] - self._own.offsets[rows]
@@ -143,6 +155,14 @@ class BlockRows:
             return Ragged(offsets, values)
         merge_some(self._own.offsets, self._own.values, self._older, rows, offsets, values)
         return Ragged(offsets, values)
+
+
+def part_bytes(stored: StoredBlock, id_dtype: np.dtype[Any]) -> int:
+    """The most memory that a part of a block's rows takes while it is merged, unless one row has more edges."""
+    if merge_bytes(stored, id_dtype) == 0:
+        return 0
+    merged = min(stored.num_edges + stored.num_older, PART_EDGES) * id_dtype.itemsize
+    return merged + 24 * stored.block.num_rows
 
 
 def merge_bytes(stored: StoredBlock, id_dtype: np.dtype[Any]) -> int:

@@ -21,7 +21,7 @@ from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import corrupt, expected_file
 from ecgl_scale.store.compose import stored_blocks
-from ecgl_scale.store.edges.older import BlockRows, OlderFiles, Pairs, held_bytes, merge_bytes
+from ecgl_scale.store.edges.older import BlockRows, OlderFiles, Pairs, held_bytes, merge_bytes, part_bytes
 from ecgl_scale.store.edges.plan import RANGE_ROWS, id_dtype_of
 from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY, Manifest, block_name
@@ -92,10 +92,13 @@ class EdgeStore(_BlockFiles):
         """The most memory that reading one block takes: 0 of a store that never grew, whose rows are views."""
         return max(merge_bytes(stored, self.id_dtype) for stored in self._stored)
 
-    @cached_property
-    def held_bytes(self) -> int:
-        """The memory that ``rows`` of all blocks together take; 0 of a store that never grew."""
-        return sum(held_bytes(stored, self.id_dtype) for stored in self._stored)
+    def reading_bytes(self, threads: int) -> int:
+        """The memory of those who keep ``rows`` of all blocks and read ``parts`` of them; 0 of a store that never grew.
+
+        It is for what came later, and for a part a thread.
+        """
+        held = sum(held_bytes(stored, self.id_dtype) for stored in self._stored)
+        return held + threads * max(part_bytes(stored, self.id_dtype) for stored in self._stored)
 
     def _read(self, block: Block) -> Ragged:
         """The block's own file."""
