@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_kernels.live import count_live, find_live_pairs
+from ecgl_kernels.live import count_live, count_live_pairs
 from ecgl_scale.base.durable import WrittenFile
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.base.objects.url import require_directory
@@ -61,8 +61,8 @@ def drop_nodes(
 ) -> DropReport:
     """Drop nodes, by their rows in ascending order: one more generation, unless all were dropped before.
 
-    Memory: 16 MiB, 32 bytes for each node that is or was dropped, an eighth of a byte for every node, and an edge that
-    came later takes a byte for each thread.
+    Memory: 16 MiB, 32 bytes for each node that is or was dropped, an eighth of a byte for every node, and for each
+    thread 16 bytes a row of a block.
     """
     require_directory(store, what="a store to drop nodes from", fix="drop them on this machine, and put it there again")
     with NewGeneration(store, is_shared=not resources.executor.shares_memory) as new:
@@ -76,7 +76,10 @@ def drop_nodes(
         if all_dropped.size >= graph.num_nodes:
             raise InvalidInputError("no node would be left", where=store, expected="a graph that is not empty")
         resources.require(
-            RESERVE_BYTES + 32 * all_dropped.size + graph.num_nodes // 8 + resources.threads * graph.edges.most_older,
+            RESERVE_BYTES
+            + 32 * all_dropped.size
+            + graph.num_nodes // 8
+            + 16 * resources.threads * max(block.num_rows for block in graph.edges.blocks()),
             stage="the drop",
             formula=f"16 MiB, 32 bytes for each of {all_dropped.size:,} dropped nodes and a bit for every node",
         )
@@ -154,7 +157,8 @@ class LiveEdgesWork(Work[None, LiveEdges]):
         del given, scratch
         edges, bits = self._graph.edges, self._dropped.bits
         rows = edges.own_rows(block)
-        live = count_live(rows.offsets, rows.values, block.start, bits)
-        for pairs in edges.older_pairs(block):
-            live += find_live_pairs(pairs.dst, pairs.src, bits, np.empty(pairs.dst.size, np.bool_))
-        return LiveEdges(live)
+        nodes = np.arange(block.start, block.start + rows.offsets.size - 1)
+        counts = np.empty(nodes.size, np.int64)
+        count_live(rows.offsets, rows.values, nodes, bits, counts)
+        later = sum(count_live_pairs(pairs.dst, pairs.src, bits) for pairs in edges.older_pairs(block))
+        return LiveEdges(int(counts.sum()) + later)

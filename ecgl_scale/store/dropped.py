@@ -1,8 +1,8 @@
 """Nodes that were dropped: their rows stay until the store is compacted, but nobody sees what is in them.
 
 They have no edges, in either direction, no label and no place in a split, features of zeros, and keys that nobody
-finds. ``dropped.arrow`` of a generation has their ids in one column, ascending. Memory: 8 bytes for each of them and an
-eighth of a byte for each node of the graph.
+finds. ``dropped.arrow`` of a generation has their ids in one column, ascending. Memory: 16 bytes for each of them and
+an eighth of a byte for each node of the graph.
 """
 
 from __future__ import annotations
@@ -69,8 +69,12 @@ class Dropped:
     def live(self, start: int, stop: int) -> Ids:
         """Ids of the nodes that are still there, from the ``start``-th up to the ``stop``-th."""
         wanted = np.arange(start, min(stop, self.num_live), dtype=np.int64)
-        # Before the i-th dropped node there are ids[i] - i that are still there.
-        return wanted + np.searchsorted(self.ids - np.arange(self.ids.size), wanted, side="right")
+        return wanted + np.searchsorted(self._live_before, wanted, side="right")
+
+    @cached_property
+    def _live_before(self) -> Ids:
+        """How many nodes before each dropped one are still there."""
+        return self.ids - np.arange(self.ids.size)
 
 
 def open_dropped(files: StoreFiles, manifest: Manifest) -> Dropped | None:

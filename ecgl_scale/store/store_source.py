@@ -37,17 +37,17 @@ class StoreNodes:
     """Which nodes of a store go into another one, in their order: a node's number there is its place here."""
 
     def __init__(self, graph: GraphStore, ids: Ids | None = None) -> None:
-        """``ids`` ascend; without them it is all nodes."""
+        """``ids`` ascend; without them it is all nodes that were not dropped."""
         if ids is not None:
             _check_ids(ids, graph.num_nodes)
         self.graph = graph
         self.chosen = ids
-        self.size = graph.num_nodes if ids is None else ids.size
+        self.size = (graph.num_nodes - graph.num_dropped) if ids is None else ids.size
 
     @property
     def are_all(self) -> bool:
-        """Whether every node keeps its number."""
-        return self.size == self.graph.num_nodes
+        """Whether every node keeps its number, and its edges."""
+        return self.size == self.graph.num_nodes and self.graph.dropped is None
 
     @property
     def map_dtype(self) -> np.dtype[Any]:
@@ -61,22 +61,27 @@ class StoreNodes:
 
     def ids(self, start: int, stop: int) -> Ids:
         """Old numbers of the nodes ``start`` up to ``stop``, or to the last."""
-        stop = min(stop, self.size)
-        return np.arange(start, stop, dtype=np.int64) if self.chosen is None else self.chosen[start:stop]
+        if self.chosen is not None:
+            return self.chosen[start:stop]
+        if self.graph.dropped is not None:
+            return self.graph.dropped.live(start, stop)
+        return np.arange(start, min(stop, self.size), dtype=np.int64)
 
     def before(self, olds: Any) -> Ids:
         """How many of the nodes have a smaller old number than each of ``olds``."""
         olds = np.asarray(olds, np.int64)
         if self.chosen is not None:
-            olds = np.searchsorted(self.chosen, olds)
-        return olds
+            return np.searchsorted(self.chosen, olds).astype(np.int64, copy=False)
+        return olds if self.graph.dropped is None else self.graph.dropped.before(olds)
 
     def new_numbers(self) -> NDArray[Any]:
-        """The new number of every node of the graph, -1 for those left out. Memory: ``map_bytes``."""
+        """The new number of every node of the graph, -1 for those without edges there. Memory: ``map_bytes``."""
         numbers = np.full(self.graph.num_nodes, -1, self.map_dtype)
         for start in range(0, self.size, IDS_AT_ONCE):
             ids = self.ids(start, start + IDS_AT_ONCE)
             numbers[ids] = np.arange(start, start + ids.size, dtype=self.map_dtype)
+        if self.graph.dropped is not None:
+            numbers[self.graph.dropped.ids] = -1
         return numbers
 
     def column(self, name: str) -> ColumnSource:

@@ -249,6 +249,12 @@ class RowCheck(_StoreCheck):
             if bad_row >= 0:
                 path = self._edges.older_paths(block)[-1]
                 raise corrupt(path, f"holds an edge into row {block.start + first + bad_row} that was there before")
+        if merged.before(block.num_rows) != merged.num_edges:
+            raise CorruptStoreError(
+                f"block {block.index} has {merged.before(block.num_rows):,} edges without those of dropped nodes",
+                where=self._files.location,
+                expected=f"{merged.num_edges:,}, as the manifests say",
+            )
         return Checked(merged.num_edges)
 
 

@@ -3,7 +3,8 @@
     edge src -> dst stays    iff    neither bit src nor bit dst is set
 
 ``bits`` has one bit a node, the lowest of a byte first: an eighth of a byte a node, so that look-ups of the sources of
-a hundred million nodes stay near the cache. Rows keep their number and their order; a dropped row becomes empty.
+a hundred million nodes stay near the cache. Rows keep their place and their order; a dropped row becomes empty.
+``nodes`` says which node each row is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ecgl_kernels._jit import inline, kernel
 
 Bits = NDArray[np.uint8]
+Ints = NDArray[np.int64]
 
 
 @inline
@@ -24,45 +26,39 @@ def _is_dropped(bits: Bits, node: Any) -> bool:
 
 
 @kernel
-def count_live(offsets: NDArray[np.int64], sources: NDArray[Any], first_row: int, bits: Bits) -> int:
-    """Edges of a block that stay; its rows are nodes from ``first_row`` on."""
-    live = 0
-    for row in range(offsets.size - 1):
-        if not _is_dropped(bits, first_row + row):
+def count_live(offsets: Ints, sources: NDArray[Any], nodes: Ints, bits: Bits, counts: Ints) -> None:
+    """Put the number of edges that stay of every row into ``counts``."""
+    for row in range(nodes.size):
+        live = 0
+        if not _is_dropped(bits, nodes[row]):
             for i in range(offsets[row], offsets[row + 1]):
                 live += not _is_dropped(bits, np.int64(sources[i]))
-    return live
+        counts[row] = live
 
 
 @kernel
 def copy_live(
-    offsets: NDArray[np.int64],
-    sources: NDArray[Any],
-    first_row: int,
-    bits: Bits,
-    out_offsets: NDArray[np.int64],
-    out_sources: NDArray[Any],
-) -> None:
-    """Write the rows of a block without the edges that go; ``out_sources`` has room for exactly those that stay."""
+    offsets: Ints, sources: NDArray[Any], nodes: Ints, bits: Bits, out_offsets: Ints, out_sources: NDArray[Any]
+) -> int:
+    """Write the rows without the edges that go, one after the other; return how many edges stay."""
     live = 0
     out_offsets[0] = 0
-    for row in range(offsets.size - 1):
-        if not _is_dropped(bits, first_row + row):
+    for row in range(nodes.size):
+        if not _is_dropped(bits, nodes[row]):
             for i in range(offsets[row], offsets[row + 1]):
-                source = np.int64(sources[i])
-                if not _is_dropped(bits, source):
+                if not _is_dropped(bits, np.int64(sources[i])):
                     out_sources[live] = sources[i]
                     live += 1
         out_offsets[row + 1] = live
+    return live
 
 
 @kernel
-def find_live_pairs(dst: NDArray[Any], src: NDArray[Any], bits: Bits, is_live: NDArray[np.bool_]) -> int:
-    """Say of every pair whether it stays; return how many do."""
+def count_live_pairs(dst: NDArray[Any], src: NDArray[Any], bits: Bits) -> int:
+    """Pairs that stay."""
     live = 0
     for i in range(dst.size):
-        is_live[i] = not (_is_dropped(bits, np.int64(dst[i])) or _is_dropped(bits, np.int64(src[i])))
-        live += is_live[i]
+        live += not (_is_dropped(bits, np.int64(dst[i])) or _is_dropped(bits, np.int64(src[i])))
     return live
 
 

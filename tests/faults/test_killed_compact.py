@@ -156,9 +156,13 @@ def test_a_store_on_a_disk_that_may_only_be_read_is_opened(store: Path) -> None:
         store.chmod(0o755)
 
 
+def num_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def test_an_open_store_takes_one_descriptor_and_gives_it_back(store: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = num_descriptors()
     graph = GraphStore.open(store)
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert num_descriptors() == before + 1
     del graph
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert num_descriptors() == before

@@ -1,0 +1,94 @@
+"""The rows of a block without the edges of nodes that were dropped.
+
+They are filtered as far as somebody asks for them, so a block is never held as a whole. How many edges each row has
+left is counted once, where somebody asks for places and not for rows; that reads the whole block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ecgl_kernels.live import copy_live, count_live
+from ecgl_scale.engine.block import Block
+from ecgl_scale.store.compose import StoredBlock
+from ecgl_scale.store.dropped import Dropped
+from ecgl_scale.store.edges.older import PART_EDGES, BlockRows, merge_bytes
+from ecgl_scale.store.ragged import Ragged
+
+ROW_BYTES = 24
+"""A row's node, its offset, and the count that the offset is made of."""
+
+
+class LiveRows(BlockRows):
+    """As ``BlockRows``, but for the edges that went with a dropped node."""
+
+    def __init__(self, rows: BlockRows, block: Block, dropped: Dropped, num_edges: int) -> None:
+        self._rows = rows
+        self._block = block
+        self._bits = dropped.bits
+        self.num_rows = rows.num_rows
+        self.num_edges = num_edges
+
+    @cached_property
+    def _offsets(self) -> NDArray[np.int64]:
+        offsets = np.zeros(self.num_rows + 1, np.int64)
+        for first, rows in self._rows.parts(0, self.num_rows):
+            self._count(rows, np.arange(first, first + rows.offsets.size - 1), offsets[first + 1 :])
+        return np.cumsum(offsets, out=offsets)
+
+    def _count(self, rows: Ragged, local: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        count_live(rows.offsets, rows.values, local + self._block.start, self._bits, counts)
+
+    def before(self, row: int) -> int:
+        """Edges into the block's rows below ``row``."""
+        return int(self._offsets[row])
+
+    def row_at(self, edge: float) -> int:
+        """The first row before which there are at least so many edges."""
+        return int(np.searchsorted(self._offsets, edge))
+
+    def part(self, first: int, stop: int) -> Ragged:
+        """Rows ``first`` up to ``stop``, as a copy."""
+        return self._filtered(self._rows.part(first, stop), np.arange(first, stop))
+
+    def parts(self, first: int, stop: int) -> Iterator[tuple[int, Ragged]]:
+        """First row and rows of ``first`` up to ``stop``, cut where a copy would be large."""
+        while first < stop:
+            end = min(max(self._rows.row_at(self._rows.before(first) + PART_EDGES), first + 1), stop)
+            yield first, self.part(first, end)
+            first = end
+
+    def counts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Edges into each of some rows."""
+        counts = np.empty(rows.size, np.int64)
+        self._count(self._rows.select(rows), rows, counts)
+        return counts
+
+    def select(self, rows: NDArray[np.int64]) -> Ragged:
+        """Some rows, in the order asked for, as a copy."""
+        return self._filtered(self._rows.select(rows), rows)
+
+    def _filtered(self, rows: Ragged, local: NDArray[np.int64]) -> Ragged:
+        offsets = np.empty(local.size + 1, np.int64)
+        values: NDArray[Any] = np.empty(int(rows.offsets[-1] - rows.offsets[0]), rows.values.dtype)
+        live = copy_live(rows.offsets, rows.values, local + self._block.start, self._bits, offsets, values)
+        offsets.setflags(write=False)
+        values.setflags(write=False)
+        return Ragged(offsets, values[:live])
+
+
+def live_bytes(stored: StoredBlock, id_dtype: np.dtype[Any]) -> int:
+    """The most memory that a whole block takes while edges are left out of it."""
+    merged = merge_bytes(stored, id_dtype)
+    return merged + (stored.num_edges + stored.num_older) * id_dtype.itemsize + ROW_BYTES * (stored.block.num_rows + 1)
+
+
+def live_part_bytes(stored: StoredBlock, id_dtype: np.dtype[Any]) -> int:
+    """The most memory that a part of a block takes while edges are left out of it, merged and then copied."""
+    copied = min(stored.num_edges + stored.num_older, PART_EDGES) * id_dtype.itemsize
+    return 2 * copied + 2 * ROW_BYTES * stored.block.num_rows
