@@ -21,6 +21,7 @@ class LiveDense(JoinedDense):
     def __init__(self, parts: Sequence[DenseFeatures], dropped: Dropped) -> None:
         super().__init__(parts)
         self._dropped = dropped
+        self.num_dropped = dropped.ids.size
 
     def read(self, block: Block, out: FloatArray | None = None) -> FloatArray:
         """Rows of one block, into ``out`` where given."""
@@ -50,6 +51,7 @@ class LiveSparse(JoinedSparse):
     def __init__(self, parts: Sequence[SparseFeatures], dropped: Dropped) -> None:
         super().__init__(parts)
         self._dropped = dropped
+        self.num_dropped = dropped.ids.size
 
     @property
     def block_bytes(self) -> int:
