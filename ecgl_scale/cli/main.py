@@ -30,6 +30,7 @@ from ecgl_scale.cli import (
     slurm,
     status,
     sweep,
+    update,
 )
 from ecgl_scale.cli.output import LogFormat, LogLevel, Output, fail
 from ecgl_scale.errors import EcglError, ExitCode, StopRequestedError
@@ -54,6 +55,7 @@ app.command("rank")(rank.rank)
 app.command("methods")(methods.methods)
 app.command("plan")(run.plan)
 app.command("run")(run.run)
+app.command("update")(update.update)
 app.command("sweep")(sweep.sweep)
 app.command("slurm")(slurm.slurm)
 app.command("infer")(run.infer)

@@ -29,6 +29,16 @@ Overrides = Annotated[
         help="Another value for a key of the config, such as learn.epochs=50. May be given several times.",
     ),
 ]
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        "--ranks",
+        metavar="N",
+        min=1,
+        help="Share the training among N processes, with the same results: this one and N - 1 more that it starts, "
+        "or those that torchrun, srun or mpirun has started. Default: the config's engine.ranks.",
+    ),
+]
 
 
 @takes_settings
@@ -101,16 +111,7 @@ def run(
             help="Record native allocations with their stacks: memray.bin and memray.html in RUN. Takes longer.",
         ),
     ] = False,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            "--ranks",
-            metavar="N",
-            min=1,
-            help="Share the training among N processes, with the same results: this one and N - 1 more that it starts, "
-            "or those that torchrun, srun or mpirun has started. Default: the config's engine.ranks.",
-        ),
-    ] = None,
+    ranks: Ranks = None,
     as_json: Json = False,
 ) -> None:
     """Learn a stream of tasks and test on all of them."""
@@ -131,7 +132,7 @@ def run(
             from ecgl_scale.session.ranks.run_ranks import run_ranks
 
             own = require_directory(out, what="a run of several ranks", fix="give --out a path that all ranks see")
-            command = _command_of_rank(config, own, overrides, memory)
+            command = command_of_rank(["run", config, "--out", own], overrides, memory)
             found = run_ranks(loaded, own, command=command, resume=resume, memray=memray, on_event=sink)
             if isinstance(found, int):
                 raise typer.Exit(found)
@@ -139,7 +140,7 @@ def run(
     if as_json:
         print_json(results)
     elif not context.obj.quiet:
-        _print_results(results, location)
+        print_results(results, location)
 
 
 @takes_settings
@@ -148,7 +149,11 @@ def infer(
     settings: ClusterOptions,
     run_directory: Annotated[
         Path,
-        typer.Argument(metavar="RUN", help="Directory or URL of a finished run, or of a model that ECGL.save wrote."),
+        typer.Argument(
+            metavar="MODEL",
+            help="Directory or URL of a finished run, of an update, or of a model that ECGL.save wrote; of its "
+            "versions the newest, or MODEL@N.",
+        ),
     ],
     store: StorePath,
     out: Annotated[
@@ -197,12 +202,12 @@ def infer(
         print(f"{out}: {format_count(report['num_nodes'])} nodes, {seconds}, peak memory {peak}")
 
 
-def _command_of_rank(config: Path, out: Path, overrides: list[str], memory: str | None) -> list[str]:
+def command_of_rank(command: list[object], overrides: list[str], memory: str | None) -> list[str]:
     """How another rank of the same run is started on this machine; who it is the environment will say."""
     child = [sys.executable, "-m", "ecgl_scale.cli.child", str(os.getpid())]
     sets = [argument for override in overrides for argument in ("--set", override)]
     sets += [] if memory is None else ["--memory", memory]
-    return [*child, "--quiet", "run", str(config), "--out", str(out), *sets]
+    return [*child, "--quiet", *map(str, command), *sets]
 
 
 def _load(config: Path, overrides: list[str] | None, memory: str | None, settings: ClusterOptions) -> RunConfig:
@@ -212,7 +217,8 @@ def _load(config: Path, overrides: list[str] | None, memory: str | None, setting
     return load_config(config, [*(overrides or []), *given, *settings.overrides()])
 
 
-def _print_results(results: dict[str, Any], out: AnyPath) -> None:
+def print_results(results: dict[str, Any], out: AnyPath) -> None:
+    """The performance matrix of a run, its means, and where the rest is."""
     from ecgl_scale.session.results import summary
 
     matrix = results["matrix"]

@@ -6,6 +6,7 @@ NOT_IN_DIGEST = (
     "memory",
     "threads",
     "cache",
+    "tasks.keep_tests",
     "learn.block_rows",
     "learn.device",
     "infer.backend",

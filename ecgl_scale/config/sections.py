@@ -29,8 +29,10 @@ class Section(BaseModel):
 class TasksConfig(Section):
     """How the graph's nodes arrive."""
 
-    kind: Literal["class", "time"] = Field(
-        default="class", description="A task brings new classes, or (`time`) the nodes with the next value of `column`."
+    kind: Literal["class", "time", "generation"] = Field(
+        default="class",
+        description="A task brings new classes, or (`time`) the nodes with the next value of `column`, or "
+        "(`generation`) what one `ecgl append` has brought.",
     )
     classes_per_task: int = Field(
         default=2, ge=1, description="Classes a task; 1 only in class-IL. Not used with `kind: time`."
@@ -55,19 +57,38 @@ class TasksConfig(Section):
     eval_scope: Literal["task", "seen"] = Field(
         default="task", description="Score on each task's own subgraph, or on the whole graph seen so far."
     )
-    min_class_nodes: int = Field(default=2, ge=1, description="Classes with fewer labelled nodes are left out.")
+    min_class_nodes: int = Field(
+        default=2,
+        ge=1,
+        description="Classes with fewer labelled nodes are left out; with `kind: time`, until they have so many.",
+    )
     score: Literal["test", "valid"] = Field(
         default="test", description="Nodes that are scored. Choose settings on `valid`, report on `test`."
     )
 
+    keep_tests: bool = Field(
+        default=False,
+        description="Keep each task's graph in the model, so that updates still test on it, and methods that train on "
+        "old tasks still can, when its data has gone from the store.",
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.keep_tests and (self.inter_task_edges or self.eval_scope == "seen"):
+            key = "inter_task_edges is true" if self.inter_task_edges else "eval_scope is seen"
+            raise UsageError(
+                f"tasks.keep_tests is true, but tasks.{key}",
+                expected="graphs of single tasks, which can be kept: that of all tasks together needs the old data",
+                fix="set `keep_tests: false`, or leave the other key at its default",
+            )
         if self.kind == "time" and self.column is None:
             raise UsageError("tasks.kind is time, but tasks.column is null", fix="name the column: `column: year`")
-        if self.kind == "class" and self.column is not None:
-            raise UsageError("tasks.column is given, but tasks.kind is class", fix="set `kind: time`, or no column")
-        if self.kind == "time" and self.class_order is not None:
-            raise UsageError("tasks.class_order is given, but tasks.kind is time", fix="leave class_order out")
+        if self.kind != "time" and self.column is not None:
+            raise UsageError(
+                f"tasks.column is given, but tasks.kind is {self.kind}", fix="set `kind: time`, or no column"
+            )
+        if self.kind != "class" and self.class_order is not None:
+            raise UsageError(f"tasks.class_order is given, but tasks.kind is {self.kind}", fix="leave class_order out")
         if self.class_order is not None and len(set(self.class_order)) < max(len(self.class_order), 1):
             raise UsageError("tasks.class_order is empty or names a label twice", expected="each label at most once")
         if min(self.fractions) < 0 or not math.isclose(math.fsum(self.fractions), 1.0, abs_tol=1e-6):
@@ -142,6 +163,11 @@ class LearnConfig(Section):
     init: Literal["torch", "kaiming"] = Field(
         default="torch",
         description="First weights: torch's default for linear layers, or normal with deviation 1/sqrt(inputs).",
+    )
+    head: Literal["grow", "whole"] = Field(
+        default="grow",
+        description="The model has outputs for the classes that have come so far, and gets those of a task, zeros at "
+        "first, when the task comes; or, as the public code, outputs for the classes of all tasks from the beginning.",
     )
     optimizer: Literal["carry", "reset"] = Field(
         default="carry", description="Adam's moments go on from task to task, or begin anew."

@@ -124,7 +124,7 @@ class Adjacency:
         return int(self._edges_before[index]) + rows.before(int(row - self._starts[index]))
 
     def pieces(self, first: int, stop: int) -> Iterator[tuple[int, CsrRows]]:
-        """Rows ``first`` up to ``stop`` as (first row, rows), cut where blocks are, and where a merge would be large."""
+        """Rows ``first`` up to ``stop`` as (first row, rows), cut where blocks are, and where merges would be large."""
         index = int(np.searchsorted(self._starts, first, side="right")) - 1
         while first < stop:
             block = self.blocks()[index]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ecgl_kernels.adam import step_weights
 from ecgl_scale.engine.threads import run_parts
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.learn.model import padded_like
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 SERIAL_WEIGHTS = 1 << 18
@@ -42,6 +43,12 @@ class Adam:
         self.num_steps = 0
         for tensor in (*self._means, *self._squares):
             tensor.zero_()
+
+    def follow(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Go on with these parameters, of which some have got more rows: the moments of those are zero."""
+        self._parameters = list(parameters)
+        self._means = [padded_like(mean, tensor) for mean, tensor in zip(self._means, parameters, strict=True)]
+        self._squares = [padded_like(square, tensor) for square, tensor in zip(self._squares, parameters, strict=True)]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self) -> None:

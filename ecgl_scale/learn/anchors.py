@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.learn.model import SharedWeights, padded_like
 
 BYTES_PER_WEIGHT = 8
 
@@ -33,6 +33,7 @@ class Anchors:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def add(self, weights: SharedWeights, importances: Sequence[torch.Tensor]) -> None:
         """Hold the weights to where they are now, as strongly as ``importances`` say."""
+        self.fit(weights)
         here = [parameter.detach() for parameter in weights.parameters()]
         if not self:
             self.strengths = [importance.clone() for importance in importances]
@@ -76,8 +77,8 @@ class Anchors:
             found.places = [torch.from_numpy(np.array(state[f"anchor.place.{i}"])) for i in range(count)]
         return found
 
-    def to(self, device: torch.device) -> Anchors:
-        """Move strengths and places to the device of the weights."""
-        self.strengths = [tensor.to(device) for tensor in self.strengths]
-        self.places = [tensor.to(device) for tensor in self.places]
+    def fit(self, weights: SharedWeights) -> Anchors:
+        """Move strengths and places to where the weights are; rows of the head that are new since are not held."""
+        for tensors in (self.strengths, self.places):
+            tensors[:] = [padded_like(old, like) for old, like in zip(tensors, weights.parameters(), strict=False)]
         return self

@@ -97,6 +97,23 @@ class SharedWeights:
             layers[0] = (weight.t().contiguous().t(), first_bias)
         return cls(layers)
 
+    def grow(self, num_new: int) -> None:
+        """Give the head a row of zeros for each of so many new classes, in tensors that lie in memory as the old ones.
+
+        Zeros are also what weight decay leaves of outputs that wait for their classes from the beginning. Drawn numbers
+        would shake the layers below until they are learned: with LwF (task-IL) that cost five points of accuracy.
+        """
+        weight, bias = self.layers[-1]
+        self.layers[-1] = (_with_rows(weight, num_new), None if bias is None else _with_rows(bias, num_new))
+
+    def take(self, values: Sequence[torch.Tensor]) -> SharedWeights:
+        """Itself, with the numbers of other tensors of the same shapes; fewer rows leave zeros in the rest."""
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters(), values, strict=True):
+                parameter[: len(value)] = value
+                parameter[len(value) :] = 0
+        return self
+
     @property
     def widths(self) -> tuple[int, ...]:
         """Columns of the input, of every hidden layer and of the output."""
@@ -234,6 +251,21 @@ class SharedWeights:
                 expected=f"widths {list(widths)}: features, hidden layers, classes",
             )
         return loaded
+
+
+def padded_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor with zeros in the rows that ``like`` has besides, on its device and laid out in memory as it is."""
+    if (tensor.shape, tensor.stride(), tensor.device) == (like.shape, like.stride(), like.device):
+        return tensor
+    padded = torch.zeros_like(like, requires_grad=False)
+    padded[: len(tensor)] = tensor
+    return padded
+
+
+def _with_rows(tensor: torch.Tensor, num_new: int) -> torch.Tensor:
+    rows = torch.cat([tensor.detach(), tensor.new_zeros(num_new, *tensor.shape[1:])])
+    rows = rows if tensor.is_contiguous() else rows.t().contiguous().t()
+    return rows.requires_grad_()
 
 
 def _linear(x: Rows, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

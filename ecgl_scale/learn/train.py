@@ -273,6 +273,14 @@ class Trainer:
         (state,) = np.random.SeedSequence((self.seed, *seeds)).generate_state(1, np.uint64)
         return torch.Generator(self.weights.device).manual_seed(int(state))
 
+    def grow_head(self, num_classes: int) -> None:
+        """Have outputs for so many classes: weights and moments of new ones are zero."""
+        if num_classes <= self.weights.num_classes:
+            return
+        self.weights.grow(num_classes - self.weights.num_classes)
+        self._optimizer.follow(self.weights.parameters())
+        self.forget_buffers()
+
     def keep_weights(self) -> None:
         """Keep a copy of the weights as they are now; it is part of ``state()`` until it is forgotten."""
         self._earlier = self.weights.copy()
@@ -338,13 +346,5 @@ class Trainer:
             take_tensor(state, f"{EARLIER}.{i}", shape) for i, shape in enumerate(shapes) if f"{EARLIER}.0" in state
         ]
         self._optimizer.load_state(state)
-        _copy_into(self.weights, found)
-        self._earlier = self.weights.copy() if earlier else None
-        if self._earlier is not None:
-            _copy_into(self._earlier, earlier)
-
-
-def _copy_into(weights: SharedWeights, values: Sequence[torch.Tensor]) -> None:
-    with torch.no_grad():
-        for parameter, value in zip(weights.parameters(), values, strict=True):
-            parameter.copy_(value)
+        self.weights.take(found)
+        self._earlier = self.weights.copy().take(earlier) if earlier else None

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ecgl_scale.base.versions import newest_of
 from ecgl_scale.config.keys import NOT_CHANGES
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.runs import FinishedRun, own_settings
@@ -71,7 +72,7 @@ def count_conditions(omitted: Sequence[Omitted]) -> str:
 
 def _runs_below(folder: Path) -> tuple[list[Path], list[Omitted]]:
     """The finished and the other runs below a directory, be it of runs, of sweeps or of a sweep's combination."""
-    finished = sorted(path.parent for path in folder.rglob("results.json"))
+    finished = sorted({newest_of(path.parent) for path in folder.rglob("results.json")})
     omitted: list[Omitted] = []
     places: dict[Path, int] = {}
     for sweep in sorted(path.parent for path in folder.rglob(RECORD_NAME)):

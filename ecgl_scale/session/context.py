@@ -82,7 +82,7 @@ class RunContext:
             parts,
             replay,
             positions=[task.positions for task in self.stream.seen(self.task)],
-            num_classes=self.stream.num_classes,
+            num_classes=self.trainer.weights.num_classes,
             settings=loss_settings(self.config),
         )
 

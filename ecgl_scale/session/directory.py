@@ -1,7 +1,8 @@
 """The directory of a run: whose it is, who may write to it, and what others read in it.
 
 config.yaml  plan.json  state.json  split.parquet  weights/  bank.arrow  results.json  metrics.parquet
-events.jsonl  memory.jsonl  run.log; workers.json where workers of a cluster took part
+events.jsonl  memory.jsonl  run.log  sealed.json; workers.json where workers of a cluster took part, origin.json of an
+update, versions/ where a model was updated in its own directory
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ CONFIG_NAME = "config.yaml"
 RESULTS_NAME = "results.json"
 RESULTS_KEYS = {"aa", "af", "matrix", "num_tasks", "stages"}
 """The keys that a run or sweep reads back."""
+ORIGIN_NAME = "origin.json"
+"""What an update was begun from."""
 LOCK_NAME = ".lock"
 WORK_NAME = "work"
 
@@ -111,13 +114,14 @@ def refuse_other_run(path: Path, config: RunConfig) -> None:
         raise StoreExistsError(
             "this is not the directory of a run", where=path, expected="config.yaml in it", fix="choose another --out"
         )
-    if state is None and (path / WEIGHTS_DIRECTORY).exists():  # it is made after the first state
+    is_update = (path / ORIGIN_NAME).exists()  # whose weights are there before its first state
+    if state is None and (path / WEIGHTS_DIRECTORY).exists() and not is_update:
         raise InvalidInputError(
             "the state of the run is gone", where=path / STATE_NAME, fix="start the run anew in another directory"
         )
     known = load_config(path / CONFIG_NAME)
     if (known.digest() if state is None else state.digest) != config.digest():
-        changed = ", ".join(sorted(_differences(known.to_mapping(), config.to_mapping()) - set(NOT_IN_DIGEST)))
+        changed = ", ".join(sorted(differences(known.to_mapping(), config.to_mapping()) - set(NOT_IN_DIGEST)))
         raise UsageError(
             f"the run directory belongs to another config; these keys differ: {changed}",
             where=path,
@@ -125,12 +129,13 @@ def refuse_other_run(path: Path, config: RunConfig) -> None:
         )
 
 
-def _differences(known: dict[str, Any], given: dict[str, Any], prefix: str = "") -> set[str]:
+def differences(known: dict[str, Any], given: dict[str, Any], prefix: str = "") -> set[str]:
+    """Dotted names of the keys in which two configs differ."""
     changed: set[str] = set()
     for name in known.keys() | given.keys():
         old, new = known.get(name), given.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            changed |= _differences(old, new, f"{prefix}{name}.")
+            changed |= differences(old, new, f"{prefix}{name}.")
         elif old != new:
             changed.add(prefix + name)
     return changed

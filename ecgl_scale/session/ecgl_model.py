@@ -8,24 +8,30 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.output_file import refuse_inside_store
+from ecgl_scale.base.versions import version_directory
 from ecgl_scale.config.schema import RunConfig, config_from_mapping
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.session.basis import Basis
+from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
+from ecgl_scale.session.directory import CONFIG_NAME
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
-from ecgl_scale.session.saved_model import MODEL_NAME, SavedModel, load_model, save_model
+from ecgl_scale.session.results import matrix_of
+from ecgl_scale.session.save_learner import padded_rows, save_learner
+from ecgl_scale.session.saved_model import load_model
 from ecgl_scale.session.setup import RunSetup, resources_of
+from ecgl_scale.session.state import RunState
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.metrics import PerformanceMatrix
+from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.stream import Task, TaskStream
 
 PARAMETER_KEYS = {
@@ -93,7 +99,8 @@ class ECGL:
         self.config = config
         self.directory = directory
         self._learner: Learner | None = None
-        self._saved: SavedModel | None = None
+        self._basis: Basis | None = None
+        self._state: RunState | None = None
         self._next = 0
         self._remove_temporary: Callable[[], object] | None = None
 
@@ -124,92 +131,131 @@ class ECGL:
         return plan_run(RunSetup(config, graph, tasks, resources_of(config)))
 
     def fit_task(self, graph: GraphStore, task: Task, *, on_event: EventSink = ignore_events) -> ECGL:
-        """Train on a task, rank its nodes and remember some. Tasks come in order; the first begins anew."""
+        """Train on a task, rank its nodes and remember some. Tasks come in order; the first begins anew.
+
+        A model that was loaded, or has learned a shorter stream, goes on with a stream that has the same tasks before.
+        """
         stream = task.stream
         if stream is None:
             raise UsageError(f"task {task.index} is of no stream", expected="a task of a TaskStream")
         if task.index == 0:
             self._begin(graph, stream, on_event)
-        learner = self._learner
-        if self._saved is not None:
-            raise UsageError(
-                f"task {task.index} cannot be learned by a model that was loaded",
-                expected="a model saved is weights alone: nodes it remembered and the optimizer's moments are gone",
-                fix="begin with task 0, or use `ecgl run`, which can be resumed",
-            )
-        if learner is None or learner.stream is not stream or task.index != self._next:
+        elif task.index == self._next and self._learner is not None and self._learner.stream is stream:
+            pass
+        elif task.index == self._next and self._has_learned(stream):
+            self._go_on(graph, stream, on_event)
+        else:
             raise UsageError(
                 f"task {task.index} cannot be learned now",
-                expected=f"task {0 if learner is None else self._next} of one stream",
+                expected=f"task {self._next} of one stream, or of one that begins with the tasks learned so far",
             )
-        for _ in learn_task(learner, task):
-            pass
+        learner = self._fitted(is_begun=True)
+        losses = tuple(finished.loss for _, finished in learn_task(learner, task))
         learner.remember(task)
         self._next += 1
-        self.weights_, self.bank_, self.classes_ = learner.weights, learner.bank, stream.classes
+        self._note(losses=(*self._progress.losses, losses), task=self._next)
+        self.weights_, self.bank_, self.classes_ = learner.weights, learner.bank, learner.classes
         return self
 
     def evaluate(self, graph: GraphStore, tasks: Sequence[Task]) -> list[float]:
         """Accuracy (macro, percent) on each of these tasks; on all seen ones it fills a row of ``matrix_``."""
-        if self._saved is not None and self._learner is None:
-            self._reopen(self._saved, graph, tasks)
+        if self._learner is None and self._basis is not None:
+            stream = tasks[0].stream if tasks else None
+            if stream is None or not self._has_learned(stream):
+                raise UsageError(
+                    "these tasks are not those the model was trained on", expected="the same stream and split"
+                )
+            self._go_on(graph, stream, ignore_events)
         learner = self._fitted()  # which has extracted the task graphs
         last = learner.stream[self._next - 1]
-        found = [accuracy.macro for accuracy in learner.evaluate(after=last, on=tasks)]
+        found = list(learner.evaluate(after=last, on=tasks))
+        macro = [accuracy.macro for accuracy in found]
         if [task.index for task in tasks] == list(range(self._next)):
-            self.matrix_.set_row(last.index, found)
-        return found
+            self.matrix_.set_row(last.index, macro)
+            micro = tuple(accuracy.micro for accuracy in found)
+            rows = padded_rows(self._progress.micro, last.index)
+            self._note(micro=(*rows, micro), macro=(*padded_rows(self._progress.macro, last.index), tuple(macro)))
+        return macro
 
     def save(self, path: str | Path) -> None:
-        """Write weights (safetensors) and what they mean (JSON) to a directory, for ``load`` and ``ecgl infer``."""
-        directory, saved = Path(path), self._saved
-        refuse_inside_store(directory / MODEL_NAME)
-        if saved is None:
-            learner = self._fitted()
-            more = {
-                "tasks_learned": self._next,
-                "split_hash": learner.stream.split_hash,
-                "matrix": self.matrix_.to_lists(),
-            }
-            saved = SavedModel(learner.config, learner.weights, learner.stream.classes, learner.scaling, more)
-        with storage_errors(directory):
-            directory.mkdir(parents=True, exist_ok=True)
-        config = saved.config.to_mapping()
-        save_model(directory, saved.weights, saved.classes, saved.scaling, config=config, **saved.more)
+        """Write the whole learner to a directory, for ``load``, ``ecgl infer`` and ``ecgl update``."""
+        directory = Path(path)
+        refuse_inside_store(directory / CONFIG_NAME)
+        if self._learner is None and self._basis is not None:
+            self._basis.copy_whole(directory)
+        else:
+            save_learner(directory, self._fitted(), self._progress)
 
     @classmethod
     def load(cls, path: str | Path) -> ECGL:
-        """A model that ``save`` or ``ecgl run`` wrote: parameters, ``weights_``, ``classes_`` and what ``matrix_`` was.
+        """A model that ``save``, ``ecgl run`` or ``ecgl update`` wrote, which evaluates its tasks and learns the next.
 
-        It can evaluate tasks of the same stream, but learn only from the first on: it remembers no nodes.
+        It has its parameters, ``weights_``, ``bank_``, ``classes_`` and ``matrix_``.
         """
-        saved = load_model(Path(path))
-        model = cls(**_params_of(saved.config))
-        model._saved = saved
-        model.weights_, model.classes_ = saved.weights, saved.classes
-        if "matrix" in saved.more:
-            model.matrix_ = PerformanceMatrix.from_lists(saved.more["matrix"])
+        basis = Basis.open(Path(path))
+        model = cls(**_params_of(basis.saved.config))
+        model._basis, model._state, model._next = basis, basis.state, basis.num_tasks
+        model.weights_, model.classes_, model.bank_ = basis.saved.weights, basis.saved.classes, basis.bank()
+        model.matrix_ = matrix_of(basis.state.macro, basis.num_tasks)
         return model
 
     @staticmethod
     def load_weights(path: str | Path) -> SharedWeights:
         """Weights that ``save`` wrote."""
-        return SharedWeights.load(Path(path) / MODEL_NAME)
+        return load_model(version_directory(Path(path))).weights
 
-    def _reopen(self, saved: SavedModel, graph: GraphStore, tasks: Sequence[Task]) -> None:
-        """A learner for a model that was loaded, as soon as there are tasks."""
-        stream = tasks[0].stream if tasks else None
-        if stream is None or stream.split_hash != saved.more.get("split_hash"):
-            raise UsageError("these tasks are not those the model was trained on", expected="the same stream and split")
-        learner = self._begin(graph, stream, ignore_events)
-        with torch.no_grad():
-            for parameter, value in zip(learner.weights.parameters(), saved.weights.parameters(), strict=True):
-                parameter.copy_(value)
-        self._saved, self._next, self.weights_ = saved, int(saved.more["tasks_learned"]), learner.weights
-        if "matrix" in saved.more:
-            self.matrix_ = PerformanceMatrix.from_lists(saved.more["matrix"])
+    @property
+    def _progress(self) -> RunState:
+        if self._state is None:
+            raise UsageError("nothing has been learned yet", fix="call fit_task first")
+        return self._state
 
-    def _begin(self, graph: GraphStore, stream: TaskStream, on_event: EventSink) -> Learner:
+    def _note(self, **changed: Any) -> None:
+        self._state = replace(self._progress, **changed)
+
+    def _has_learned(self, stream: TaskStream) -> bool:
+        """Whether a stream begins with the tasks that have been learned, and has no fewer."""
+        if not self._next or len(stream) < self._next:
+            return False
+        if self._learner is None:
+            return self._basis is not None and stream.hash_of(self._next) == self._basis.state.split_hash
+        return stream.hash_of(self._next) == self._learner.stream.hash_of(self._next)
+
+    def _begin(self, graph: GraphStore, stream: TaskStream, on_event: EventSink) -> None:
+        """A learner that knows nothing, in a directory that is its own."""
+        if self._remove_temporary is not None:
+            self._remove_temporary()
+        self._learner = self._basis = None
+        setup = self._setup(graph, stream, on_event, None)
+        self._learner = Learner(setup, self._own_directory())
+        self.matrix_ = PerformanceMatrix.empty(len(stream))
+        self._state, self._next = RunState.of(setup), 0
+
+    def _go_on(self, graph: GraphStore, stream: TaskStream, on_event: EventSink) -> None:
+        """A learner that knows what has been learned, for a stream that begins with it."""
+        before, basis = self._learner, self._basis
+        if before is not None:
+            setup = self._setup(graph, stream, on_event, before.scaling)
+            directory, tensors = before.directory, before.tensors()
+        elif basis is not None:
+            setup = self._setup(graph, stream, on_event, basis.saved.scaling)
+            directory, tensors = self._own_directory(), basis.tensors()
+            basis.copy_to(directory)
+        learner = Learner(setup, directory)
+        learner.restore(tensors, task_index=self._next, is_remembered=False)
+        of_store = RunState.of(setup)
+        self._note(**{name: getattr(of_store, name) for name in ("digest", "store_id", "generation", "new_from")})
+        self.matrix_ = matrix_of(self._progress.macro, len(stream))
+        self._learner, self.weights_, self.bank_ = learner, learner.weights, learner.bank
+
+    def _own_directory(self) -> Path:
+        directory = Path(self.directory or tempfile.mkdtemp(prefix="ecgl-"))
+        if self.directory is None:
+            self._remove_temporary = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        (directory / WEIGHTS_DIRECTORY).mkdir(parents=True, exist_ok=True)
+        return directory
+
+    def _setup(self, graph: GraphStore, stream: TaskStream, on_event: EventSink, scaling: Scaling | None) -> RunSetup:
         if graph.num_nodes != stream.num_nodes:
             raise UsageError(
                 f"the tasks are of a graph of {stream.num_nodes:,} nodes, this one has {graph.num_nodes:,}",
@@ -217,16 +263,7 @@ class ECGL:
                 expected="the graph that the tasks were made of",
             )
         config = self._config(graph)
-        if self._remove_temporary is not None:
-            self._remove_temporary()
-        directory = Path(self.directory or tempfile.mkdtemp(prefix="ecgl-"))
-        if self.directory is None:
-            self._remove_temporary = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
-        directory.mkdir(parents=True, exist_ok=True)
-        self._learner = learner = Learner(RunSetup(config, graph, stream, resources_of(config, on_event)), directory)
-        self.matrix_ = PerformanceMatrix.empty(len(stream))
-        self._saved, self._next = None, 0
-        return learner
+        return RunSetup(config, graph, stream, resources_of(config, on_event), scaling=scaling, first_task=self._next)
 
     def _config(self, graph: GraphStore) -> RunConfig:
         given = {
@@ -247,8 +284,8 @@ class ECGL:
         overrides = [f"{key}={json.dumps(value)}" for key, value in (self.config or {}).items()]
         return config_from_mapping(given, overrides=overrides)
 
-    def _fitted(self) -> Learner:
-        if self._learner is None or not self._next:
+    def _fitted(self, *, is_begun: bool = False) -> Learner:
+        if self._learner is None or not (self._next or is_begun):
             raise UsageError("nothing has been learned yet", fix="call fit_task first")
         return self._learner
 

@@ -5,7 +5,7 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.engine.threads import torch_threads
-from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.learn.model import SharedWeights
@@ -53,14 +53,15 @@ class Learner:
             self._work = self._work / f"rank-{self.team.rank}"
         resources = setup.resources.with_work(self._work / "engine")
         self._resources = resources
-        self.scaling = scaling_of(graph, stream, config)
+        self.scaling = setup.scaling or scaling_of(graph, stream, config)
         self.graphs = TaskGraphs(
             graph,
             stream,
-            config.cache or directory / "tasks",
+            directory / "tests" if config.tasks.keep_tests else config.cache or directory / "tasks",
             resources,
             self_loops=config.rank.self_loops,
             scaling=self.scaling,
+            are_kept=config.tasks.keep_tests,
         )
         learn = config.learn
         self.trainer = Trainer(
@@ -90,6 +91,11 @@ class Learner:
         """The weights, shared by MLP and graph network."""
         return self.trainer.weights
 
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The label of each output that there is so far."""
+        return self.stream.classes[: self.weights.num_classes]
+
     def _new_weights(self, task_index: int, num_features: int, *, by_columns: bool = False) -> SharedWeights:
         learn = self.config.learn
         seed = int(np.random.SeedSequence((self.config.seed, task_index)).generate_state(1)[0])
@@ -98,12 +104,17 @@ class Learner:
         return SharedWeights.create(
             num_features,
             learn.hidden,
-            self.stream.num_classes,
+            self._num_outputs(task_index),
             bias=learn.bias,
             init=learn.init,
             seed=seed,
             by_columns=by_columns,
         )
+
+    def _num_outputs(self, task_index: int) -> int:
+        """Width of the head while a task is learned."""
+        stream = self.stream
+        return stream.num_classes if self.config.learn.head == "whole" else stream.num_seen_classes(stream[task_index])
 
     # --- going on after a stop
 
@@ -115,9 +126,10 @@ class Learner:
         """Go on from a checkpoint, with the bank as it was before ``task_index``, or after where it is remembered."""
         self.method = method_of(self.config)
         if tensors is not None:
+            self._match_head(tensors, task_index)
             self.trainer.load_state({name: torch.from_numpy(np.array(array)) for name, array in tensors.items()})
         remembered = range(task_index + is_remembered)
-        if self._keeps_nodes and remembered:
+        if self.keeps_nodes and remembered:
             path = self.directory / BANK_NAME
             self.context.bank = MemoryBank.load(path).for_tasks(remembered)
             if self.bank.tasks != list(remembered) or self.bank.num_features != self.weights.num_features:
@@ -128,11 +140,19 @@ class Learner:
                     fix="start the run anew in another directory",
                 )
 
-        if remembered and self._method_path(remembered[-1]).exists():
-            self.method.load_state(load_tensors(self._method_path(remembered[-1]))[0])
+        if remembered and self.method_path(remembered[-1]).exists():
+            self.method.load_state(load_tensors(self.method_path(remembered[-1]))[0])
+
+    def _match_head(self, tensors: Mapping[str, NDArray[Any]], task_index: int) -> None:
+        """Give the head the width that a checkpoint has: that of the task it was saved in, or of the one before."""
+        found = len(tensors.get(f"parameter.{len(self.weights.parameters()) - 1}", ()))
+        last = len(self.stream) - 1
+        if found in {self._num_outputs(index) for index in (task_index - 1, task_index) if 0 <= index <= last}:
+            self.trainer.grow_head(found)
 
     @property
-    def _keeps_nodes(self) -> bool:
+    def keeps_nodes(self) -> bool:
+        """Whether there is a bank."""
         return self.method.keeps_bank and self.config.bank.budget > 0
 
     # --- training
@@ -141,6 +161,7 @@ class Learner:
         """Make everything ready for a task; ``is_new`` unless it goes on after a stop."""
         if is_new:
             self.trainer.forget_kept_weights()
+            self.trainer.grow_head(self._num_outputs(task.index))
         if is_new and self.method.restarts:
             self._restart(task)
         if is_new and self.config.learn.optimizer == "reset":
@@ -152,10 +173,7 @@ class Learner:
 
     def _restart(self, task: Task) -> None:
         """New weights in the same tensors; Adam's moments stay, as in the public code."""
-        fresh = self._new_weights(task.index, self.weights.num_features)
-        with torch.no_grad():
-            for parameter, value in zip(self.weights.parameters(), fresh.parameters(), strict=True):
-                parameter.copy_(value)
+        self.weights.take(self._new_weights(task.index, self.weights.num_features).parameters())
 
     def train_epoch(self, task: Task, epoch: int) -> EpochResult:
         """One epoch. Outputs are ranked as the last epoch has them, before its step, as in the public code."""
@@ -201,12 +219,12 @@ class Learner:
         self.end_method(task)
         with torch_threads(self._resources.threads):
             self.context.bank = self.method.remember(self.context)
-        if self._keeps_nodes:
+        if self.keeps_nodes:
             self.bank.save(self.directory / BANK_NAME)
         state = self.method.state()
         if state:
-            save_tensors(self._method_path(task.index), state, about={"method": self.method.name})
-            self._method_path(task.index - 2).unlink(missing_ok=True)
+            save_tensors(self.method_path(task.index), state, about={"method": self.method.name})
+            self.method_path(task.index - 2).unlink(missing_ok=True)
         self.trainer.forget_kept_weights()
         self.forget_rows()
 
@@ -219,7 +237,8 @@ class Learner:
         with torch_threads(threads), self.team.sharing() if is_shared else nullcontext():
             self.method.end_task(self.context)
 
-    def _method_path(self, task_index: int) -> Path:
+    def method_path(self, task_index: int) -> Path:
+        """Where the method's state after a task is, if it has any."""
         return self.directory / WEIGHTS_DIRECTORY / f"method-{task_index}.safetensors"
 
     # --- testing
@@ -239,6 +258,11 @@ class Learner:
     def _question(self, after: Task, on: Task) -> Question:
         ids = on.test_ids if self.config.tasks.score == "test" else on.valid_ids
         allowed = on.positions if self.config.setting == "task-il" else self.stream.seen_positions(after)
+        if allowed.max(initial=-1) >= self.weights.num_classes:
+            raise UsageError(
+                f"task {on.index} has classes that are not learned yet: the model has no outputs for them",
+                expected=f"one of the tasks up to {after.index}",
+            )
         return Question(ids, self.stream.labels_of(ids), on.positions, allowed)
 
     def save_model(self) -> None:
@@ -247,7 +271,7 @@ class Learner:
         directory.mkdir(exist_ok=True)
         stream = self.stream
         about = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
-        save_model(directory, self.weights, stream.classes, self.scaling, **about)
+        save_model(directory, self.weights, self.classes, self.scaling, **about)
 
 
 def learn_task(learner: Learner, task: Task, *, from_epoch: int = 0) -> Iterator[tuple[int, EpochResult]]:

@@ -24,6 +24,7 @@ from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.objects.client import ObjectClient
 from ecgl_scale.base.objects.mirror import Mirror
 from ecgl_scale.base.objects.url import AnyPath, ObjectUrl
+from ecgl_scale.base.versions import SEAL_NAME, version_directory
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.errors import EcglError, UsageError
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
@@ -68,13 +69,13 @@ def run_at(
 def model_directory(location: AnyPath) -> Iterator[Path]:
     """The directory of a run or saved model; from a URL, the files of its model are fetched."""
     if isinstance(location, Path):
-        yield location
+        yield version_directory(location)
         return
     client = ObjectClient(location)
     listed = client.list()
     is_run = f"{WEIGHTS_DIRECTORY}/{ABOUT_NAME}" in listed
     folder = f"{WEIGHTS_DIRECTORY}/" if is_run else ""
-    names = [CONFIG_NAME, f"{folder}{MODEL_NAME}", f"{folder}{ABOUT_NAME}"]
+    names = [CONFIG_NAME, SEAL_NAME, f"{folder}{MODEL_NAME}", f"{folder}{ABOUT_NAME}"]
     with tempfile.TemporaryDirectory(prefix="ecgl-model-") as temporary:
         for name in set(names) & listed.keys():
             fetch_plain(client, name, listed[name].size_bytes, Path(temporary) / name)

@@ -27,12 +27,15 @@ from ecgl_scale.base.events import (
 )
 from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.timeline import TIMELINE_NAME, MemoryTimeline
+from ecgl_scale.base.versions import SEAL_NAME
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.clock import StageClock
 from ecgl_scale.engine.cluster.entrance import with_workers
 from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import StopRequestedError, UsageError
+from ecgl_scale.session.basis import Basis
 from ecgl_scale.session.checkpoint import Checkpoints
 from ecgl_scale.session.directory import EventLog, RunDirectory, read_results
 from ecgl_scale.session.learner import Learner, learn_task
@@ -43,6 +46,7 @@ from ecgl_scale.session.profile import draw_profile, require_memray, tracked
 from ecgl_scale.session.ranks.team import Team
 from ecgl_scale.session.results import make_results, summary, write_metrics
 from ecgl_scale.session.run_log import LOG_NAME, RunLog
+from ecgl_scale.session.seal import Seal
 from ecgl_scale.session.setup import RunSetup, cluster_of, resources_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.time.estimate import is_long, with_times
@@ -59,10 +63,12 @@ def run(
     memray: bool = False,
     on_event: EventSink = ignore_events,
     team: Team | None = None,
+    basis: Basis | None = None,
 ) -> dict[str, Any]:
     """Run a config into the directory ``out``; returns what ``results.json`` holds.
 
-    With ``memray``, native allocations are recorded there too. The first rank of several has a ``team`` of them.
+    With ``memray``, native allocations are recorded there too. The first rank of several has a ``team`` of them. With
+    a ``basis`` it is an update: a model is there already, and the stream has one task more than it has learned.
 
     Raises
     ------
@@ -75,12 +81,21 @@ def run(
         require_memray()
     early: list[Event] = []
     team = team or Team()
-    setup = RunSetup.open(config, resources_of(config, _both(early.append, on_event), num_here=team.num_here))
+    own = resources_of(config, _both(early.append, on_event), num_here=team.num_here)
+    setup = open_setup(config, own, out, basis, resume=resume)
     files = [out, *([config.cache] if isinstance(config.cache, Path) else [])]
     with with_workers(
         cluster_of(config), setup.resources, shared=files, inputs=manifest_files(setup.graph.path)
     ) as resources:
-        return _run_into(out, replace(setup, resources=resources), early, on_event, team, resume=resume, memray=memray)
+        setup = replace(setup, resources=resources)
+        return _run_into(out, setup, early, on_event, team, basis, resume=resume, memray=memray)
+
+
+def open_setup(config: RunConfig, own: Resources, out: Path, basis: Basis | None, *, resume: bool) -> RunSetup:
+    """Open store and tasks; what was begun in ``out`` goes on with the generation of the store that it began with."""
+    begun = RunState.read(out) if resume and out.is_dir() else None
+    generation = None if begun is None else begun.generation
+    return RunSetup.open(config, own, generation) if basis is None else basis.setup(config, own, generation)
 
 
 def _run_into(
@@ -89,6 +104,7 @@ def _run_into(
     early: list[Event],
     on_event: EventSink,
     team: Team,
+    basis: Basis | None,
     *,
     resume: bool,
     memray: bool,
@@ -104,10 +120,15 @@ def _run_into(
     if is_long(plan, setup):
         plan = with_times(plan, setup)
     team.wait_until_ready(setup, setup.resources.on_event)
+    if basis is not None and resume and out.is_dir():
+        basis.refuse_other(out)
     directory = RunDirectory.open(out, config, resume=resume)
     try:
-        begun = RunState(config.digest(), setup.graph.short_identity, setup.stream.split_hash)
-        state = RunState.read(directory.path) or begun
+        begun = RunState.of(setup) if basis is None else basis.begun(setup)
+        state = RunState.read(directory.path)
+        if state is None and basis is not None:
+            basis.begin(directory.path)
+        state = state or begun
         _refuse_other_store(state, begun, directory.path)
         results = read_results(directory.path) if state.is_finished else None
         if results is None:
@@ -121,6 +142,8 @@ def _run_into(
                 if memray:
                     draw_profile(directory.path, log)
                 log.say(f"finished: {summary(results)}")
+        if not (directory.path / SEAL_NAME).exists():
+            Seal.write(directory.path, config, setup.graph, setup.stream)
         directory.remove_work()
         return results
     finally:
@@ -162,6 +185,7 @@ def _run_from(
     log = EventLog(directory.path / "events.jsonl", timeline)
     reason = "finished"
     try:
+        (directory.path / SEAL_NAME).unlink(missing_ok=True)
         for event in joined:
             log(event)
         directory.write_plan(plan, about_method(setup.config.method))

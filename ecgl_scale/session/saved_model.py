@@ -17,6 +17,7 @@ from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.directory import CONFIG_NAME
+from ecgl_scale.session.seal import Seal
 from ecgl_scale.tasks.scaling import Scaling
 
 MODEL_NAME = "model.safetensors"
@@ -69,6 +70,9 @@ def load_model(path: Path) -> SavedModel:
     config = _config_of(path, about.pop("config", None))
     weights = SharedWeights.load(directory / MODEL_NAME)
     _refuse_other_shape(weights, classes, config, about.get("num_features"), directory / MODEL_NAME)
+    seal = Seal.read(path)
+    if seal is not None:
+        seal.check(path, config, f"{WEIGHTS_DIRECTORY}/{MODEL_NAME}", f"{WEIGHTS_DIRECTORY}/{ABOUT_NAME}")
     return SavedModel(config, weights, classes, scaling, about)
 
 

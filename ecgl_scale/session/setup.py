@@ -14,7 +14,8 @@ from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.learn.loss import LossSettings
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.scaling import Scaling, fit_standard
-from ecgl_scale.tasks.stream import TaskStream
+from ecgl_scale.tasks.stream import Task, TaskStream
+from ecgl_scale.tasks.task_nodes import at_generation
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,12 +26,19 @@ class RunSetup:
     graph: GraphStore
     stream: TaskStream
     resources: Resources
+    scaling: Scaling | None = None
+    """How features are scaled, where a model that goes on knows it already."""
+    first_task: int = 0
+    """The task to begin with: those before it are learned."""
 
     @classmethod
-    def open(cls, config: RunConfig, resources: Resources | None = None) -> RunSetup:
-        """Open the store of a config and draw its tasks; without ``resources``, find out what the run may use."""
+    def open(cls, config: RunConfig, resources: Resources | None = None, generation: int | None = None) -> RunSetup:
+        """Open the store of a config and draw its tasks; without ``resources``, find out what the run may use.
+
+        A run that goes on has begun with a ``generation`` of the store, and stays with it.
+        """
         resources = resources or resources_of(config)
-        graph = open_store(config)
+        graph = open_store(config, generation)
         return cls(config, graph, task_stream(graph, config, resources.on_event), resources)
 
     def with_config(self, config: RunConfig) -> RunSetup:
@@ -64,9 +72,9 @@ def cluster_of(config: RunConfig) -> ClusterSettings:
     return ClusterSettings(engine.workers, engine.scheduler, engine.worker_memory, engine.worker_threads, engine.tls)
 
 
-def open_store(config: RunConfig) -> GraphStore:
-    """The store of a config; it must have what a learner needs."""
-    graph = GraphStore.open(config.store)
+def open_store(config: RunConfig, generation: int | None = None) -> GraphStore:
+    """The store of a config, as it was at a generation where one is given; it must have what a learner needs."""
+    graph = at_generation(GraphStore.open(config.store), generation)
     graph.require_features()
     if graph.num_classes is None:
         raise UsageError("the store has no labels", where=graph.path, fix="ingest it again with its labels")
@@ -83,7 +91,16 @@ def open_store(config: RunConfig) -> GraphStore:
 def task_stream(graph: GraphStore, config: RunConfig, on_event: EventSink = ignore_events) -> TaskStream:
     """The tasks of a config; each must have nodes to train on and nodes to score on."""
     tasks = config.tasks
-    if tasks.column is not None:  # as the config makes sure, with `kind: time` only
+    if tasks.kind == "generation":
+        stream = TaskStream.of_generations(
+            graph,
+            seed=config.seed,
+            split=tasks.split,
+            fractions=tasks.fractions,
+            min_class_nodes=tasks.min_class_nodes,
+            on_event=on_event,
+        )
+    elif tasks.column is not None:  # as the config makes sure, with `kind: time` only
         stream = TaskStream.time_incremental(
             graph,
             column=tasks.column,
@@ -105,14 +122,19 @@ def task_stream(graph: GraphStore, config: RunConfig, on_event: EventSink = igno
             on_event=on_event,
         )
     for task in stream:
-        scored = task.test_ids if tasks.score == "test" else task.valid_ids
-        if not task.train_ids.size or not scored.size:
-            raise UsageError(
-                f"task {task.index} ({task.name}) has {task.train_ids.size} training nodes and {scored.size} to score",
-                where=graph.path,
-                fix="other tasks.fractions, another split, or a larger tasks.min_class_nodes",
-            )
+        require_scored(task, config, graph)
     return stream
+
+
+def require_scored(task: Task, config: RunConfig, graph: GraphStore) -> None:
+    """Refuse a task without nodes to train on, or without nodes to score on."""
+    scored = task.test_ids if config.tasks.score == "test" else task.valid_ids
+    if not task.train_ids.size or not scored.size:
+        raise UsageError(
+            f"task {task.index} ({task.name}) has {task.train_ids.size} training nodes and {scored.size} to score",
+            where=graph.path,
+            fix="other tasks.fractions, another split, or a larger tasks.min_class_nodes",
+        )
 
 
 def scaling_of(graph: GraphStore, stream: TaskStream, config: RunConfig) -> Scaling:

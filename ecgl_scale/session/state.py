@@ -11,6 +11,7 @@ from ecgl_scale.base.signals import uninterrupted
 from ecgl_scale.engine.clock import StageRecord
 from ecgl_scale.engine.journal import read_sealed, write_sealed
 from ecgl_scale.errors import EcglError, InvalidInputError
+from ecgl_scale.session.setup import RunSetup
 
 STATE_NAME = "state.json"
 STATE_VERSION = 1
@@ -39,9 +40,25 @@ class RunState:
     losses: tuple[tuple[float, ...], ...] = ()
     """Loss of each epoch of each task."""
     stages: dict[str, StageRecord] = field(default_factory=dict)
+    generation: int = 0
+    """The generation of the store that the run has begun with, and stays with."""
+    new_from: int = 0
+    """Nodes from this id on are new to the model."""
     is_finished: bool = False
     stopped: str = ""
     """What asked the last process to stop, for scripts that have lost its exit code; empty while one is at work."""
+
+    @classmethod
+    def of(cls, setup: RunSetup) -> RunState:
+        """The state of a run that is about to begin."""
+        graph = setup.graph
+        return cls(
+            setup.config.digest(),
+            graph.short_identity,
+            setup.stream.split_hash,
+            generation=graph.generation,
+            new_from=graph.num_nodes,
+        )
 
     def write(self, directory: Path) -> None:
         """Replace the state of a run directory."""

@@ -75,7 +75,7 @@ def append_store(
     if isinstance(location, Path):
         place: NewGeneration | PutGeneration = NewGeneration(location, is_shared=not resources.executor.shares_memory)
     else:
-        place = PutGeneration(location)
+        place = PutGeneration(location, resources.on_event)
     with PeakSampler() as sampler, place as new:
         before = new.before
         if generation is not None and generation != before.generation:

@@ -7,7 +7,6 @@ older blocks lie in files of their own beside them; ``stored_blocks`` says of ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -89,23 +88,15 @@ class GenerationInfo:
     """The first node that this generation has brought; ``num_nodes`` where it has brought none."""
 
 
-def compose(base: Manifest, generations: Iterable[GenerationManifest]) -> Manifest:
-    """The manifest of a graph that began as ``base`` and then grew; ``base`` itself where it did not."""
-    composed = base
-    for generation in generations:
-        composed = grow(composed, generation)
-    return composed
-
-
-def grow(before: Manifest, generation: GenerationManifest) -> GrownManifest:
-    """The manifest of the graph after one more append, which must fit what was there before."""
+def grow(before: Manifest, generation: GenerationManifest, where: AnyPath | None = None) -> GrownManifest:
+    """The manifest of the graph after one more append, which must fit what was there before; it was read ``where``."""
     try:
         _check_fit(before, generation)
     except ValueError as error:
         if isinstance(error, EcglError):
             raise
         raise CorruptStoreError(
-            f"a generation does not fit the one before it: {error}", where=generation.folder
+            f"a generation does not fit the one before it: {error}", where=where or generation.folder
         ) from error
     base, appended = generations_of(before)
     names = {f"{generation.folder}/{name}": record for name, record in generation.files.items()}

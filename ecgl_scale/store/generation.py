@@ -3,7 +3,7 @@
 ``manifest.json`` is the head, small and replaced as a whole. ``generations/0000.json`` is the manifest of the first
 ingest, byte for byte; ``generations/0001/manifest.json`` and so on name what one append has added, by names that are
 relative to their own directory. The head has size and crc32c of every one of them, and each has the crc32c of the one
-before, so no two chains are taken for one another. ``compose`` makes one manifest of them all.
+before, so no two chains are taken for one another. ``grow`` (in ``compose``) makes one manifest of them all.
 
 A writer makes a ``GenerationManifest``, writes it into the directory of its generation, and then replaces the head::
 

@@ -24,12 +24,14 @@ from ecgl_scale.base.objects.url import AnyPath, ObjectUrl
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import CorruptStoreError, InvalidInputError, LockedError, StoreExistsError
 from ecgl_scale.store.build import build_store
+from ecgl_scale.store.compose import is_beside, manifest_names
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.format import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, encode_manifest
 from ecgl_scale.store.remote import UPLOAD_NAME, mirror_key
 from ecgl_scale.store.source import GraphSource
 from ecgl_scale.store.view import read_manifest
 
+PUT_STAGE = "put objects"
 PUTS_AT_ONCE = 4
 """Files that are put at the same time. Memory: 10 MiB each."""
 
@@ -107,11 +109,13 @@ def _named_by_manifest(url: ObjectUrl, found: Any) -> set[str]:
     if MANIFEST_NAME not in found:
         return set()
     try:
-        return set(read_manifest(url).files)
+        manifest = read_manifest(url)
     except CorruptStoreError as error:
         raise StoreExistsError(
             f"the target exists and cannot be told to be a store: {error.what}", where=url, fix="remove it first"
         ) from error
+    beside = {name for name in found if is_beside(name, manifest)}
+    return {*manifest.files, *manifest_names(manifest), *beside}
 
 
 def _named_by_upload(client: ObjectClient) -> set[str]:
@@ -131,8 +135,7 @@ def put_store(built: Path, url: ObjectUrl, manifest: Manifest, before: set[str],
     client, names = ObjectClient(url), sorted(manifest.files)
     client.put_bytes(UPLOAD_NAME, json.dumps({"files": sorted(before.union(names))}).encode())
     client.delete([MANIFEST_NAME])
-    stage = "put objects"
-    resources.on_event(StageStarted(stage, manifest.total_bytes, "bytes"))
+    resources.on_event(StageStarted(PUT_STAGE, manifest.total_bytes, "bytes"))
     tags: dict[str, str | None] = {}
     done_bytes = 0
     pool = ThreadPoolExecutor(PUTS_AT_ONCE, thread_name_prefix="put")
@@ -140,7 +143,7 @@ def put_store(built: Path, url: ObjectUrl, manifest: Manifest, before: set[str],
         for name, tag in zip(names, pool.map(lambda name: client.put_file(name, built / name), names), strict=True):
             tags[name] = tag
             done_bytes += manifest.files[name].size_bytes
-            resources.on_event(BlockFinished(stage, done_bytes))
+            resources.on_event(BlockFinished(PUT_STAGE, done_bytes))
     finally:
         pool.shutdown(cancel_futures=True)
     client.delete(before.difference(names))

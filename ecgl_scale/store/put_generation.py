@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ecgl_scale.base.durable import storage_errors
+from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.objects.client import ObjectClient
 from ecgl_scale.base.objects.url import ObjectUrl
@@ -21,7 +22,7 @@ from ecgl_scale.errors import EcglError, StoreExistsError
 from ecgl_scale.store.format import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
 from ecgl_scale.store.generation import BASE_NAME, GENERATIONS_DIRECTORY, GenerationManifest, Head, generation_folder
 from ecgl_scale.store.new_generation import changed_head, next_number
-from ecgl_scale.store.publish import PUTS_AT_ONCE, place_of_build, refuse_other_writer
+from ecgl_scale.store.publish import PUT_STAGE, PUTS_AT_ONCE, place_of_build, refuse_other_writer
 from ecgl_scale.store.view import StoreView, read_view
 
 
@@ -32,8 +33,9 @@ class PutGeneration:
     """The store when the append began."""
     path: Path
 
-    def __init__(self, url: ObjectUrl) -> None:
+    def __init__(self, url: ObjectUrl, on_event: EventSink) -> None:
         self._url = url
+        self._on_event = on_event
         self._client = ObjectClient(url)
         self._place = place_of_build(url).parent
         self._lock: int | None = None
@@ -62,9 +64,7 @@ class PutGeneration:
         self._client.delete(self._left_over())
         files = {f"{generation.folder}/{name}": name for name in (*sorted(generation.files), MANIFEST_NAME)}
         sizes = {name: (self.path / local).stat().st_size for name, local in files.items()}
-        with ThreadPoolExecutor(PUTS_AT_ONCE, thread_name_prefix="put") as pool:
-            tags = pool.map(lambda name: self._client.put_file(name, self.path / files[name]), files)
-            put = dict(zip(files, tags, strict=True))
+        put = self._put(files, sizes)
         if self._number == 1:
             self._client.put_bytes(BASE_NAME, self._client.read_whole(MANIFEST_NAME, MAX_MANIFEST_BYTES))
         refuse_other_writer(self._client, sizes, put)
@@ -73,6 +73,16 @@ class PutGeneration:
             self._client.replace_bytes(MANIFEST_NAME, head, self._tag)
         except StoreExistsError as error:
             raise changed_head(self._url, self.before) from error
+
+    def _put(self, files: dict[str, str], sizes: dict[str, int]) -> dict[str, str | None]:
+        self._on_event(StageStarted(PUT_STAGE, sum(sizes.values()), "bytes"))
+        put: dict[str, str | None] = {}
+        with ThreadPoolExecutor(PUTS_AT_ONCE, thread_name_prefix="put") as pool:
+            tags = pool.map(lambda name: self._client.put_file(name, self.path / files[name]), files)
+            for name, tag in zip(files, tags, strict=True):
+                put[name] = tag
+                self._on_event(BlockFinished(PUT_STAGE, sum(sizes[done] for done in put)))
+        return put
 
     def _left_over(self) -> list[str]:
         """Names of objects that appends which were killed have put, and no head names."""

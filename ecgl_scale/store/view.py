@@ -14,7 +14,7 @@ from ecgl_scale.base.hold import Hold, hold_directory
 from ecgl_scale.base.objects.client import NoObjectError, ObjectClient
 from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, UsageError
-from ecgl_scale.store.compose import address_of, compose
+from ecgl_scale.store.compose import address_of, grow
 from ecgl_scale.store.format import (
     FORMAT,
     FORMAT_VERSION,
@@ -77,16 +77,13 @@ def read_view(address: str | AnyPath, generation: int | None = None) -> StoreVie
     head = Head.from_body(body, where)
     number = _checked_number(wanted, head, location)
     raws = [_vouched(read, entry, location) for entry in head.generations[: number + 1]]
-    base = Manifest.parse(raws[0], location / head.generations[0].manifest)
-    appended = []
+    manifest = Manifest.parse(raws[0], location / head.generations[0].manifest)
     for before, entry, text in zip(head.generations, head.generations[1:], raws[1:], strict=False):
-        found = GenerationManifest.parse(text, location / entry.manifest)
-        if found.parent_crc32c != before.crc32c:
-            raise CorruptStoreError(
-                "a generation follows another one than the head says", where=location / entry.manifest
-            )
-        appended.append(found)
-    manifest = compose(base, appended)
+        place = location / entry.manifest
+        appended = GenerationManifest.parse(text, place)
+        if appended.parent_crc32c != before.crc32c:
+            raise CorruptStoreError("a generation follows another one than the head says", where=place)
+        manifest = grow(manifest, appended, place)
     if (manifest.num_nodes, manifest.edges.num_edges) != _counts(head.generations[number]):
         raise CorruptStoreError(
             f"the generations make {manifest.num_nodes:,} nodes and {manifest.edges.num_edges:,} edges",

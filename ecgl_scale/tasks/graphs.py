@@ -21,7 +21,7 @@ from ecgl_scale.base.events import Note
 from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.engine.plan import StagePlan, largest
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.errors import LockedError, StoreError, StoreExistsError, UsageError
+from ecgl_scale.errors import InvalidInputError, LockedError, StoreError, StoreExistsError, UsageError
 from ecgl_scale.store.build import MIN_SPARE_BYTES, MemoryShares, plan_build_worker
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.spill import KEY_BYTES
@@ -32,7 +32,8 @@ from ecgl_scale.store.remote import is_taken
 from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task, TaskStream
-from ecgl_scale.tasks.subset import Subset
+from ecgl_scale.tasks.subset import NODE, Subset
+from ecgl_scale.tasks.task_nodes import at_generation
 
 STAGE = "extract task graph"
 WAIT_SECONDS = 0.2
@@ -171,7 +172,8 @@ def positions_of(graph_nodes: Ids, ids: Ids) -> Ids:
 class TaskGraphs:
     """The graphs of a stream's tasks, extracted when first asked for and kept in ``directory`` for the next run too.
 
-    A graph's name there is made of all that it depends on: the store's files, the nodes, self loops and scaling.
+    A graph's name there is made of all that it depends on: the store's files, the nodes, self loops and scaling. Where
+    ``are_kept``, they belong to a model and outlive the store's nodes: then a task's own graph has the task's number.
     """
 
     def __init__(
@@ -183,6 +185,7 @@ class TaskGraphs:
         *,
         self_loops: bool = False,
         scaling: Scaling | None = None,
+        are_kept: bool = False,
     ) -> None:
         self.graph = graph
         self.tasks = tasks
@@ -190,6 +193,7 @@ class TaskGraphs:
         self.self_loops = self_loops
         self.scaling = scaling or Scaling()
         self._resources = resources
+        self._are_kept = are_kept
         self._open: dict[tuple[str, int], GraphStore] = {}
 
     def own(self, task: Task) -> GraphStore:
@@ -226,17 +230,17 @@ class TaskGraphs:
         found = self._open.get((scope, task.index))
         if found is None or self.tasks[task.index] is not task:
             ids = self.node_ids(self.tasks.seen(task)[-1], scope=scope)
-            found = self._open[scope, task.index] = self._wait_for_others(ids)
+            found = self._open[scope, task.index] = self._wait_for_others(task, ids)
             if found.files.hold is not None:
                 found.files.hold.close()  # nobody compacts it, and a stream may have more tasks than we may hold files
         return found
 
-    def _wait_for_others(self, ids: Ids) -> GraphStore:
+    def _wait_for_others(self, task: Task, ids: Ids) -> GraphStore:
         """Another run may be extracting the same graph; where it is killed, it lets go of its lock and we extract."""
         is_told = False
         while True:
             try:
-                return self._open_or_extract(ids)
+                return self._open_or_extract(task, ids)
             except LockedError as error:
                 if not is_told:
                     self._resources.on_event(
@@ -245,17 +249,22 @@ class TaskGraphs:
                 is_told = True
                 time.sleep(WAIT_SECONDS)
 
-    def _open_or_extract(self, ids: Ids) -> GraphStore:
-        path = self.directory / f"{graph_key(self.graph, ids, self_loops=self.self_loops, scaling=self.scaling)}.ecgl"
+    def _open_or_extract(self, task: Task, ids: Ids) -> GraphStore:
+        if self._are_kept:
+            path = self.directory / f"task-{task.index:04d}.ecgl"
+            graph = self.graph
+        else:
+            graph = at_generation(self.graph, task.generation)
+            path = self.directory / f"{graph_key(graph, ids, self_loops=self.self_loops, scaling=self.scaling)}.ecgl"
         try:
-            return GraphStore.open(path)
+            return self._opened(path, ids)
         except StoreError as error:
             is_there = is_taken(path)
             if is_there:
                 self._resources.on_event(Note(f"a kept task graph is extracted anew: {error.what} ({path})"))
         try:
             return extract_graph(
-                self.graph,
+                at_generation(graph, task.generation),
                 ids,
                 path,
                 self._resources,
@@ -266,6 +275,14 @@ class TaskGraphs:
         except StoreExistsError:
             # Another run was quicker; or somebody's directory is in our way, which this then says.
             return GraphStore.open(path)
+
+    def _opened(self, path: AnyPath, ids: Ids) -> GraphStore:
+        found = GraphStore.open(path)
+        if self._are_kept and not np.array_equal(found.column(NODE), ids):
+            raise InvalidInputError(
+                "a kept task graph is of another task", where=path, fix="restore the model from a copy"
+            )
+        return found
 
 
 def graph_key(graph: GraphStore, node_ids: Ids, *, self_loops: bool, scaling: Scaling) -> str:

@@ -11,42 +11,40 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.base.events import EventSink, Note, ignore_events
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.nodes import LABEL, SPLIT
-from ecgl_scale.tasks.split import (
-    Ids,
-    Parts,
-    hash_split,
-    missing_column,
-    read_column,
-    read_split,
-    split_seeded,
-    write_split,
-)
+from ecgl_scale.store.nodes import LABEL
+from ecgl_scale.tasks.arrivals import name_of, next_nodes
+from ecgl_scale.tasks.periods import Periods
+from ecgl_scale.tasks.split import Ids, hash_split, read_column
+from ecgl_scale.tasks.stream_file import positions_by_label, read_stream, write_stream
 from ecgl_scale.tasks.task_nodes import (
     DroppedClass,
     SplitSettings,
     Task,
-    check_parts,
-    checked_order,
+    at_generation,
+    class_blocks,
     collect_ids,
-    count_labels,
-    make_task,
+    split_task,
     too_small,
 )
 
 __all__ = ["DroppedClass", "Task", "TaskStream"]
 
-MAX_PERIODS = 1000
-"""More distinct arrival values are time stamps, not periods."""
+
+class SplitOptions(TypedDict, total=False):
+    """How the nodes of tasks are split, as the keywords of ``class_incremental`` of the same names."""
+
+    seed: int
+    split: str
+    fractions: Sequence[float]
+    min_class_nodes: int
 
 
 class TaskStream(Sequence[Task]):
@@ -58,19 +56,19 @@ class TaskStream(Sequence[Task]):
         tasks: Sequence[Task],
         *,
         classes: tuple[int, ...],
+        positions: Sequence[Ids],
         dropped: tuple[DroppedClass, ...] = (),
-        seed: int = 0,
+        settings: SplitSettings,
     ) -> None:
         self._tasks = tuple(replace(task, stream=self) for task in tasks)
         self.classes = classes
         self.dropped = dropped
-        self.seed = seed
+        self.settings = settings
         self.num_nodes = graph.num_nodes
         self.split_hash = hash_split((task.node_ids, task.parts) for task in tasks)
         self._head = np.full(graph.num_nodes, -1, np.int16 if len(classes) < 1 << 15 else np.int32)
-        position_of = _position_of(classes)
-        for task in tasks:
-            self._head[task.node_ids] = position_of[read_column(graph, LABEL, task.node_ids)]
+        for task, of_task in zip(tasks, positions, strict=True):
+            self._head[task.node_ids] = of_task
 
     @classmethod
     def class_incremental(
@@ -107,21 +105,8 @@ class TaskStream(Sequence[Task]):
         settings = SplitSettings.checked(graph, seed, split, fractions, min_class_nodes)
         if classes_per_task < 1:
             raise UsageError(f"there are {classes_per_task} classes a task", expected="at least 1")
-        counts = count_labels(graph)
-        order = checked_order(class_order, counts)
-        given = set(order)
-        dropped = [
-            DroppedClass(label, int(counts[label]), "not in the class order")
-            for label in np.flatnonzero(counts).tolist()
-            if label not in given
-        ]
-        dropped += too_small(order, counts, min_class_nodes)
-        order = [label for label in order if counts[label] >= min_class_nodes]
-        blocks = [order[start : start + classes_per_task] for start in range(0, len(order), classes_per_task)]
-        if classes_per_task > 1 and blocks and len(blocks[-1]) == 1:
-            [label] = blocks.pop()
-            dropped.append(DroppedClass(label, int(counts[label]), "alone in the last task"))
-        task_of_label = np.full(counts.size, -1, np.int64)
+        blocks, dropped, num_labels = class_blocks(graph, classes_per_task, class_order, min_class_nodes)
+        task_of_label = np.full(num_labels, -1, np.int64)
         for index, block in enumerate(blocks):
             task_of_label[block] = index
         names = ["classes " + ", ".join(str(label) for label in sorted(block)) for block in blocks]
@@ -147,43 +132,71 @@ class TaskStream(Sequence[Task]):
     ) -> TaskStream:
         """A task for each distinct value of a node column (a year, a release), ascending; classes may return.
 
-        A node is in the task of its value, if it has a label of a class with ``min_class_nodes`` or more labelled
-        nodes in all; NaN is no value. The seeded split is made for every class within its task; a class with a
-        single node there trains on it.
+        A node is in the task of its value, if it has a label of a class that by then has ``min_class_nodes`` or more
+        labelled nodes; those that came before that are in no task. NaN is no value. The seeded split is made for every
+        class within its task; a class with a single node there trains on it.
 
         Raises
         ------
         UsageError, InvalidInputError
             As ``class_incremental``; also for a column that is missing or has more than 1,000 values.
         """
-        settings = SplitSettings.checked(graph, seed, split, fractions, min_class_nodes, is_by_time=True)
-        nodes = graph.nodes
-        if nodes is None or column not in nodes.names:
-            raise missing_column(graph, column)
-        counts = count_labels(graph)
-        dropped = too_small(np.flatnonzero(counts).tolist(), counts, min_class_nodes)
-        is_kept = counts >= min_class_nodes
-        values: NDArray[Any] = np.empty(0)
-        for (_, labels), (_, arrivals) in zip(nodes.blocks(LABEL), nodes.blocks(column), strict=True):
-            found = np.unique(arrivals[(labels >= 0) & is_kept[labels]])
-            found = found[~np.isnan(found)]
-            values = np.union1d(values, found) if values.size else found
-            if values.size > MAX_PERIODS:
-                raise UsageError(
-                    f"column {column!r} has more than {MAX_PERIODS:,} distinct values",
-                    where=graph.path,
-                    expected="one value a period",
-                    fix="add a column of years, months or other periods",
-                )
-        batches = dict(nodes.blocks(column))
+        settings = SplitSettings.checked(graph, seed, split, fractions, min_class_nodes, is_by_time=True, column=column)
+        periods = Periods.find(graph, column, min_class_nodes)
+        dropped = too_small(np.flatnonzero(periods.counts).tolist(), periods.counts, min_class_nodes)
+        names = [f"{column} {value}" for value in periods.values.tolist()]
+        return cls._assemble(graph, names, periods.of_rows, settings, dropped, on_event)
 
-        def tasks_of(start: int, labels: NDArray[Any]) -> Ids:
-            arrivals = batches[start]
-            periods = np.minimum(np.searchsorted(values, arrivals), max(values.size - 1, 0))
-            return np.where(is_kept[labels] & (values[periods] == arrivals), periods, -1)
+    @classmethod
+    def of_generations(
+        cls, graph: GraphStore, *, on_event: EventSink = ignore_events, **options: Unpack[SplitOptions]
+    ) -> TaskStream:
+        """A task for each generation of a store that grows: its labelled nodes, with the edges there were by then.
 
-        names = [f"{column} {value}" for value in values.tolist()]
-        return cls._assemble(graph, names, tasks_of, settings, dropped, on_event)
+        Classes may return. A class counts from the generation on in which it has ``min_class_nodes`` nodes; a
+        generation without nodes to learn is no task.
+        """
+        stream = cls.empty(graph, **options)
+        for info in graph.generations:
+            own, ids = at_generation(graph, info.number), np.arange(info.first_node, info.num_nodes)
+            try:
+                stream = stream.add(own, ids, f"generation {info.number}", on_event=on_event)
+            except InvalidInputError as error:
+                on_event(Note(f"generation {info.number} is no task: {error.what}", is_warning=True))
+        if not len(stream):
+            raise InvalidInputError("there is no task: no generation has nodes to learn", where=graph.path)
+        return stream._with(graph, [], on_event)
+
+    @classmethod
+    def empty(cls, graph: GraphStore, **options: Unpack[SplitOptions]) -> TaskStream:
+        """A stream without tasks, to ``add`` them one by one; classes may return."""
+        settings = SplitSettings.checked(graph, **options, is_by_time=True)
+        return cls(graph, [], classes=(), positions=[], settings=settings)
+
+    def add(
+        self, graph: GraphStore, nodes: str | Any, name: str | None = None, *, on_event: EventSink = ignore_events
+    ) -> TaskStream:
+        """A stream that is one task longer; this one stays as it is.
+
+        Parameters
+        ----------
+        graph
+            The store that the stream is of, which may have grown.
+        nodes
+            Ids, or a condition such as ``"year == 2024"`` that chooses among nodes which are in no task yet. Nodes
+            without a label, and those of classes that are too small so far, are left out.
+
+        Raises
+        ------
+        UsageError, InvalidInputError
+            Nodes that are none or are in a task, or nothing to learn: see ``arrivals``.
+        """
+        ids, small = next_nodes(self, graph, nodes)
+        for gone in small:
+            text = f"class {gone.label} ({gone.num_nodes:,} nodes) is not in task {len(self)}: {gone.reason}"
+            on_event(Note(text, is_warning=True))
+        classes = np.unique(read_column(graph, LABEL, ids)).tolist()
+        return self._with(graph, [(name or name_of(self, nodes, classes), graph, ids)], on_event)
 
     @classmethod
     def _assemble(
@@ -202,25 +215,60 @@ class TaskStream(Sequence[Task]):
         for gone in dropped:
             text = f"class {gone.label} ({gone.num_nodes:,} nodes) is in no task: {gone.reason}"
             on_event(Note(text, is_warning=True))
-        tasks: list[Task] = []
-        classes: list[int] = []
-        for index, ids in enumerate(collect_ids(graph, len(names), tasks_of)):
-            labels = read_column(graph, LABEL, ids)
-            if settings.split == "seeded":
-                period = index if settings.is_by_time else None
-                parts: Parts = split_seeded(labels, settings.fractions, seed=settings.seed, period=period)
-            else:
-                parts = np.asarray(read_column(graph, SPLIT, ids), np.int8)
-            of_task = np.unique(labels).tolist()
-            known = set(classes)
-            classes += [label for label in of_task if label not in known]
-            tasks.append(make_task(index, names[index], of_task, classes, ids, parts))
-            check_parts(graph, tasks[-1], labels, parts, on_event)
-        return cls(graph, tasks, classes=tuple(classes), dropped=tuple(dropped), seed=settings.seed)
+        stream = cls(graph, [], classes=(), positions=[], dropped=tuple(dropped), settings=settings)
+        ids = collect_ids(graph, len(names), tasks_of)
+        return stream._with(graph, [(name, graph, of_task) for name, of_task in zip(names, ids, strict=True)], on_event)
+
+    def _with(
+        self,
+        graph: GraphStore,
+        more: Sequence[tuple[str, GraphStore, Ids]],
+        on_event: EventSink,
+        dropped: Sequence[DroppedClass] = (),
+    ) -> TaskStream:
+        """This stream and more tasks: the name of each, the generation that it is of, and its nodes."""
+        tasks, classes = list(self._tasks), self.classes
+        positions = [self.labels_of(task.node_ids) for task in tasks]
+        for name, own, ids in more:
+            named = (len(tasks), name)
+            task, labels, classes = split_task(own, classes, named, ids, self.settings, on_event)
+            tasks.append(task)
+            positions.append(positions_by_label(classes)[labels])
+        return TaskStream(
+            graph,
+            tasks,
+            classes=classes,
+            positions=positions,
+            dropped=(*self.dropped, *dropped),
+            settings=self.settings,
+        )
+
+    def hash_of(self, num_tasks: int) -> str:
+        """The hash of the first tasks and their split, as ``split_hash`` is that of all."""
+        return hash_split((task.node_ids, task.parts) for task in self._tasks[:num_tasks])
+
+    def until(self, graph: GraphStore, num_tasks: int) -> TaskStream:
+        """The stream of the first tasks alone, with the classes that they have."""
+        return self._of_these(graph, self._tasks[:num_tasks])
+
+    def without_generations(self, graph: GraphStore) -> TaskStream:
+        """This stream, of a store that knows no generations any more: all tasks have the edges that are there now."""
+        return self._of_these(graph, [replace(task, generation=None) for task in self])
+
+    def _of_these(self, graph: GraphStore, tasks: Sequence[Task]) -> TaskStream:
+        classes = self.classes[: 1 + max((int(task.positions.max()) for task in tasks), default=-1)]
+        positions = [self.labels_of(task.node_ids) for task in tasks]
+        settings, dropped = self.settings, self.dropped
+        return TaskStream(graph, tasks, classes=classes, positions=positions, dropped=dropped, settings=settings)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the split."""
+        return self.settings.seed
 
     @property
     def num_classes(self) -> int:
-        """Width of the model's head."""
+        """Classes of all tasks: the width of the model's head in the end."""
         return len(self.classes)
 
     @cached_property
@@ -235,6 +283,10 @@ class TaskStream(Sequence[Task]):
     def seen(self, task: Task) -> list[Task]:
         """The tasks up to ``task``, itself included."""
         return list(self._tasks[: self._index(task) + 1])
+
+    def num_seen_classes(self, task: Task) -> int:
+        """Width of a head that has all classes up to ``task``."""
+        return max(int(earlier.positions.max(initial=-1)) for earlier in self.seen(task)) + 1
 
     def seen_positions(self, task: Task) -> Ids:
         """Head positions of all classes up to ``task``, ascending."""
@@ -262,74 +314,24 @@ class TaskStream(Sequence[Task]):
         return f"TaskStream({len(self)} tasks, {self.num_classes} classes, split {self.split_hash[:12]})"
 
     def save(self, path: str | Path) -> None:
-        """Write tasks and split as one Parquet file; see ``split.write_split``."""
-        head = {
-            "classes": list(self.classes),
-            "dropped": [[gone.label, gone.num_nodes, gone.reason] for gone in self.dropped],
-            "labels_crc32c": self._labels_crc(),
-            "num_nodes": self.num_nodes,
-            "seed": self.seed,
-            "split_hash": self.split_hash,
-            "tasks": [{"name": task.name, "classes": list(task.classes)} for task in self],
-        }
-        write_split(Path(path), head, [(task.node_ids, task.parts) for task in self])
+        """Write tasks and split as one Parquet file; see ``stream_file``."""
+        write_stream(Path(path), self)
 
     @classmethod
-    def load(cls, path: str | Path, graph: GraphStore) -> TaskStream:
-        """Read what ``save`` wrote, for the same store.
+    def load(cls, path: str | Path, graph: GraphStore, *, may_have_grown: bool = False) -> TaskStream:
+        """Read what ``save`` wrote, for the same store, or for one that has grown from it.
 
         Raises
         ------
         InvalidInputError
             The file is damaged, or its nodes are not those of ``graph`` or have other labels there.
         """
-        path = Path(path)
-        read = read_split(path)
-        head = read.head
-        try:
-            tasks = [
-                make_task(index, str(of["name"]), of["classes"], head["classes"], ids, parts)
-                for index, (of, (ids, parts)) in enumerate(zip(head["tasks"], read.tasks, strict=True))
-            ]
-            dropped = tuple(DroppedClass(int(gone[0]), int(gone[1]), str(gone[2])) for gone in head["dropped"])
-            wanted = (int(head["num_nodes"]), str(head["split_hash"]), int(head["labels_crc32c"]))
-            classes, seed = tuple(int(label) for label in head["classes"]), int(head["seed"])
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"this is no file of tasks: {error!r}", where=path) from error
-        if wanted[0] != graph.num_nodes:
-            raise _other_store(path, f"it has {wanted[0]:,} nodes", graph)
-        if wanted[1] != hash_split(read.tasks):
-            raise InvalidInputError("the tasks do not match the file's own hash", where=path, fix="make them again")
-        if any(
-            ids.size and not (ids[0] >= 0 and ids[-1] < graph.num_nodes and np.all(ids[1:] > ids[:-1]))
-            for ids, _ in read.tasks
-        ):
-            raise InvalidInputError("the nodes of a task are not in order", where=path)
-        position_of = _position_of(classes)
-        for task in tasks:
-            labels = read_column(graph, LABEL, task.node_ids)
-            if labels.size and (labels.min() < 0 or labels.max() >= position_of.size):
-                raise _other_store(path, f"nodes of task {task.index} have other labels here", graph)
-        stream = cls(graph, tasks, classes=classes, dropped=dropped, seed=seed)
-        if stream._labels_crc() != wanted[2]:
-            raise _other_store(path, "nodes of its tasks have other labels here", graph)
-        return stream
-
-    def _labels_crc(self) -> int:
-        crc = 0
-        for task in self:
-            crc = crc32c_of(np.ascontiguousarray(self._head[task.node_ids], "<i4"), crc)
-        return crc
-
-
-def _position_of(classes: Sequence[int]) -> Ids:
-    """Head position by label id, -1 for none."""
-    positions = np.full(max(classes, default=-1) + 1, -1, np.int64)
-    positions[list(classes)] = np.arange(len(classes))
-    return positions
-
-
-def _other_store(path: Path, how: str, graph: GraphStore) -> InvalidInputError:
-    return InvalidInputError(
-        f"the tasks are of another store: {how}", where=path, expected=f"the store they were made of, not {graph.path}"
-    )
+        parts = read_stream(Path(path), graph, may_have_grown=may_have_grown)
+        return cls(
+            graph,
+            parts.tasks,
+            classes=parts.classes,
+            positions=parts.positions,
+            dropped=parts.dropped,
+            settings=parts.settings,
+        )

@@ -14,7 +14,19 @@ from ecgl_scale.base.events import EventSink, Note
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL, SPLIT
-from ecgl_scale.tasks.split import NO_PART, PARTS, TEST, TRAIN, VALID, Ids, Parts, checked_fractions, missing_column
+from ecgl_scale.tasks.split import (
+    NO_PART,
+    PARTS,
+    TEST,
+    TRAIN,
+    VALID,
+    Ids,
+    Parts,
+    checked_fractions,
+    missing_column,
+    read_column,
+    split_seeded,
+)
 
 if TYPE_CHECKING:
     from ecgl_scale.tasks.stream import TaskStream
@@ -35,6 +47,8 @@ class Task:
     train_ids: Ids
     valid_ids: Ids
     test_ids: Ids
+    generation: int | None = None
+    """The generation of the store whose edges are those of the task; None: the one that is open."""
     stream: TaskStream | None = field(default=None, repr=False, compare=False)
     """The stream it is a step of, which knows the head positions of all classes."""
 
@@ -64,22 +78,27 @@ class DroppedClass:
 
 @dataclass(frozen=True)
 class SplitSettings:
-    """How nodes are split, checked."""
+    """How nodes are split, checked; tasks that are added later go by the same."""
 
-    seed: int
-    split: str
-    fractions: tuple[float, float, float]
-    is_by_time: bool
+    seed: int = 0
+    split: str = "seeded"
+    fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)
+    is_by_time: bool = False
+    """Whether classes return: then a class is split anew in each task."""
+    min_class_nodes: int = 2
+    column: str | None = None
+    """The node column by which tasks come, where there is one."""
 
     @classmethod
     def checked(
         cls,
         graph: GraphStore,
-        seed: int,
-        split: str,
-        fractions: Sequence[float],
-        min_class_nodes: int,
+        seed: int = 0,
+        split: str = "seeded",
+        fractions: Sequence[float] = (0.6, 0.2, 0.2),
+        min_class_nodes: int = 2,
         is_by_time: bool = False,
+        column: str | None = None,
     ) -> SplitSettings:
         """Refuse what makes no sense, and columns that are not there."""
         if seed < 0:
@@ -92,7 +111,7 @@ class SplitSettings:
             raise missing_column(graph, LABEL)
         if split == "store" and SPLIT not in graph.nodes.names:
             raise missing_column(graph, SPLIT)
-        return cls(seed, split, checked_fractions(fractions), is_by_time)
+        return cls(seed, split, checked_fractions(fractions), is_by_time, min_class_nodes, column)
 
 
 def label_blocks(graph: GraphStore) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -129,6 +148,27 @@ def checked_order(class_order: Sequence[int] | None, counts: Ids) -> list[int]:
     return order
 
 
+def class_blocks(
+    graph: GraphStore, classes_per_task: int, class_order: Sequence[int] | None, min_class_nodes: int
+) -> tuple[list[list[int]], list[DroppedClass], int]:
+    """The classes of each task, those that are in none, and the number of label ids there are."""
+    counts = count_labels(graph)
+    order = checked_order(class_order, counts)
+    given = set(order)
+    dropped = [
+        DroppedClass(label, int(counts[label]), "not in the class order")
+        for label in np.flatnonzero(counts).tolist()
+        if label not in given
+    ]
+    dropped += too_small(order, counts, min_class_nodes)
+    order = [label for label in order if counts[label] >= min_class_nodes]
+    blocks = [order[start : start + classes_per_task] for start in range(0, len(order), classes_per_task)]
+    if classes_per_task > 1 and blocks and len(blocks[-1]) == 1:
+        [label] = blocks.pop()
+        dropped.append(DroppedClass(label, int(counts[label]), "alone in the last task"))
+    return blocks, dropped, counts.size
+
+
 def too_small(labels: Sequence[int], counts: Ids, min_class_nodes: int) -> list[DroppedClass]:
     """Classes with too few nodes to learn and to score."""
     reason = f"fewer than {min_class_nodes} labelled nodes"
@@ -149,14 +189,51 @@ def collect_ids(graph: GraphStore, num_tasks: int, tasks_of: Callable[[int, NDAr
     return [np.concatenate(of_task) for of_task in parts]
 
 
+def split_task(
+    graph: GraphStore,
+    known: Sequence[int],
+    named: tuple[int, str],
+    ids: Ids,
+    settings: SplitSettings,
+    on_event: EventSink,
+) -> tuple[Task, NDArray[Any], tuple[int, ...]]:
+    """The task of this index and name, the labels of its nodes, and all classes after it, ``known`` before it."""
+    index, name = named
+    labels = read_column(graph, LABEL, ids)
+    if settings.split == "seeded":
+        period = index if settings.is_by_time else None
+        parts: Parts = split_seeded(labels, settings.fractions, seed=settings.seed, period=period)
+    else:
+        parts = np.asarray(read_column(graph, SPLIT, ids), np.int8)
+    of_task = np.unique(labels).tolist()
+    classes = (*known, *sorted(set(of_task) - set(known)))
+    task = make_task(index, name, of_task, classes, ids, parts, generation=graph.generation)
+    check_parts(graph, task, labels, parts, on_event)
+    return task, labels, classes
+
+
+def at_generation(graph: GraphStore, generation: int | None) -> GraphStore:
+    """The store as it was at a generation; itself where that is the one that is open."""
+    if generation is None or generation == graph.generation:
+        return graph
+    return GraphStore.open(graph.path, generation=generation)
+
+
 def make_task(
-    index: int, name: str, classes: Sequence[int], all_classes: Sequence[int], ids: Ids, parts: Parts
+    index: int,
+    name: str,
+    classes: Sequence[int],
+    all_classes: Sequence[int],
+    ids: Ids,
+    parts: Parts,
+    *,
+    generation: int | None = None,
 ) -> Task:
     """A task of the nodes ``ids``, each in its part; ``all_classes`` are those of the head, in order of position."""
     place = {label: position for position, label in enumerate(all_classes)}
     positions = np.array([place[label] for label in classes], np.int64)
     train, valid, test = (ids[parts == part] for part in (TRAIN, VALID, TEST))
-    return Task(index, name, tuple(classes), positions, ids, train, valid, test)
+    return Task(index, name, tuple(classes), positions, ids, train, valid, test, generation)
 
 
 def check_parts(graph: GraphStore, task: Task, labels: NDArray[Any], parts: Parts, on_event: EventSink) -> None:

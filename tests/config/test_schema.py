@@ -228,28 +228,36 @@ def test_the_digest_is_of_what_changes_results() -> None:
 @pytest.mark.parametrize(
     ("overrides", "digest"),
     [
-        ((), "d21cebee3b2b9ac030f45db652441e7b18fe464ecbb086058a64f210f14bccfb"),
-        (("method=finetune", "preset=paper"), "07bb1da9c32280359baa8cbc493ec64e491daf3468197f8afca1f8b799271e07"),
+        (("learn.head=whole",), "d21cebee3b2b9ac030f45db652441e7b18fe464ecbb086058a64f210f14bccfb"),
+        (
+            ("method=finetune", "preset=paper", "learn.head=whole"),
+            "07bb1da9c32280359baa8cbc493ec64e491daf3468197f8afca1f8b799271e07",
+        ),
         (
             ("method=dygrain", "preset=reference", "setting=task-il"),
             "f116fe6c0028612462e0ba3e89308cdf165ee0da44ddaccc5fb1fd7b29ee5ed6",
         ),
         (
-            ("method=ewc", "ewc.lambda=3", "learn.epochs=7"),
+            ("method=ewc", "ewc.lambda=3", "learn.epochs=7", "learn.head=whole"),
             "76fe08d6f5c47786666fecfb3856e3bfb69b0f12594319c567784da073efd729",
         ),
         (
-            ("method=ecgl_scale.learn.methods.ewc:Ewc",),
+            ("method=ecgl_scale.learn.methods.ewc:Ewc", "learn.head=whole"),
             "97a4b8813c07d6131a69c413336cf48c83979f7f2fbc04863acac828e3cab220",
         ),
         (
-            ("cat.hidden=[4, 5]", "cat.real_nodes=7", "method=cat", "gem.reference=true"),
+            ("cat.hidden=[4, 5]", "cat.real_nodes=7", "method=cat", "gem.reference=true", "learn.head=whole"),
             "52f512423b418888b56a995f8e6b38b3970388ee5d940f1872d546bb9823e20b",
         ),
     ],
 )
 def test_digests_are_what_they_were_so_that_runs_begun_before_go_on(overrides: tuple[str, ...], digest: str) -> None:
     assert config_from_mapping({"store": "a.ecgl"}, overrides=overrides).digest() == digest
+
+
+def test_a_run_that_was_begun_with_a_whole_head_does_not_go_on_with_one_that_grows() -> None:
+    grow, whole = (config_from_mapping(MINIMAL, overrides=[f"learn.head={head}"]) for head in ("grow", "whole"))
+    assert grow.digest() != whole.digest()
 
 
 def test_the_digest_does_not_depend_on_how_a_value_was_written() -> None:

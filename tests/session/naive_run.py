@@ -82,7 +82,7 @@ class NaiveRun:
         """Of the first epoch on these tasks, each on its own graph, with new weights: mean over classes of their CE."""
         learn = self.config.learn
         seed = int(np.random.SeedSequence((self.config.seed, tasks[-1].index)).generate_state(1)[0])
-        widths = (self.x.shape[1], learn.hidden, self.stream.num_classes)
+        widths = (self.x.shape[1], learn.hidden, self.stream.num_seen_classes(tasks[-1]))
         layers = as_layers(SharedWeights.create(*widths, init=learn.init, seed=seed))
         allowed = self.stream.seen_positions(tasks[-1])
         of_class: dict[int, list[float]] = {}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from ecgl_scale import ECGL, GraphStore, TaskStream
 from ecgl_scale.config.schema import config_from_mapping
@@ -67,7 +68,8 @@ def test_the_documented_example_runs_as_it_is_written(
     assert first == f"0 {[float(matrix[0, 0])]}"
     assert second == f"1 {matrix[1].tolist()}"
     assert last == f"{matrix[1].mean()} {matrix[1, 0] - matrix[0, 0]}"
-    assert sorted(path.name for path in Path("arxiv.model").iterdir()) == ["model.json", "model.safetensors"]
+    wanted = ["bank.arrow", "config.yaml", "sealed.json", "split.parquet", "state.json", "weights"]
+    assert sorted(path.name for path in Path("arxiv.model").iterdir()) == wanted
     assert sorted(path.name for path in tmp_path.iterdir()) == ["arxiv.ecgl", "arxiv.model"]
 
 
@@ -202,7 +204,7 @@ def test_saved_weights_are_read_again(learned: ECGL, tmp_path: Path) -> None:
     for (weight, bias), (other_weight, other_bias) in zip(loaded.arrays(), learned.weights_.arrays(), strict=True):
         assert np.array_equal(weight, other_weight)
         assert np.array_equal(np.asarray(bias), np.asarray(other_bias))
-    assert read_json(tmp_path / "model" / "model.json")["classes"] == [0, 1, 2, 3, 4, 5]
+    assert read_json(tmp_path / "model" / "weights" / "model.json")["classes"] == [0, 1, 2, 3, 4, 5]
     with pytest.raises(InvalidInputError):
         ECGL.load_weights(tmp_path / "none")
 
@@ -219,9 +221,27 @@ def test_a_saved_model_is_loaded_and_evaluates_as_before(
     assert loaded.evaluate(graph, list(tasks)) == learned.evaluate(graph, list(tasks))
     assert loaded.matrix_ == learned.matrix_
     loaded.save(tmp_path / "again")
-    assert read_json(tmp_path / "again" / "model.json") == read_json(tmp_path / "model" / "model.json")
+    names = ["bank.arrow", "split.parquet", "weights/model.json"]
+    for name in names:
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
     again = ECGL.load(tmp_path / "again").weights_.arrays()
     assert all(np.array_equal(one, two) for one, two in zip(again[0], learned.weights_.arrays()[0], strict=True))
+
+
+def test_a_model_of_the_first_tasks_knows_their_classes_only(
+    graph: GraphStore, tasks: TaskStream, tmp_path: Path
+) -> None:
+    model = ECGL(**{**SETTINGS, "setting": "task-il"}).fit_task(graph, tasks[0])
+    assert model.classes_ == (0, 1)
+    assert model.weights_.num_classes == 2
+    with pytest.raises(UsageError, match="task 1 has classes that are not learned yet"):
+        model.evaluate(graph, [tasks[1]])
+    model.fit_task(graph, tasks[1])
+    assert model.classes_ == (0, 1, 2, 3)
+    model.save(tmp_path / "model")
+    assert read_json(tmp_path / "model" / "weights" / "model.json")["classes"] == [0, 1, 2, 3]
+    seen = tasks.seen(tasks[1])
+    assert ECGL.load(tmp_path / "model").evaluate(graph, seen) == model.evaluate(graph, seen)
 
 
 def test_every_parameter_and_key_is_loaded_as_it_was(graph: GraphStore, tasks: TaskStream, tmp_path: Path) -> None:
@@ -234,18 +254,36 @@ def test_every_parameter_and_key_is_loaded_as_it_was(graph: GraphStore, tasks: T
     assert {name: value for name, value in model.get_params().items() if params[name] != value}.keys() <= {"config"}
 
 
-def test_a_loaded_model_learns_only_from_the_first_task_on(
-    learned: ECGL, graph: GraphStore, tasks: TaskStream, tmp_path: Path
+@pytest.mark.parametrize("method", ["ecgl", "ewc", "gem", "joint"])
+def test_a_loaded_model_goes_on_as_if_it_had_never_been_saved(
+    graph: GraphStore, tasks: TaskStream, tmp_path: Path, method: str
 ) -> None:
-    model = ECGL(**SETTINGS).fit_task(graph, tasks[0])
-    model.save(tmp_path / "model")
-    loaded = ECGL.load(tmp_path / "model")
-    for _ in range(2):  # before it has evaluated, and afterwards
-        with pytest.raises(UsageError, match="cannot be learned by a model that was loaded"):
-            loaded.fit_task(graph, tasks[1])
-        loaded.evaluate(graph, [tasks[0]])
-    learn(loaded, graph, tasks)
-    assert loaded.matrix_ == learned.matrix_
+    wanted = learn(ECGL(**SETTINGS, method=method), graph, tasks)
+    model = ECGL(**SETTINGS, method=method)
+    for task in tasks:
+        model.fit_task(graph, task)
+        model.evaluate(graph, tasks.seen(task))
+        model.save(tmp_path / f"model-{task.index}")
+        model = ECGL.load(tmp_path / f"model-{task.index}")
+        assert model.bank_.tasks == (list(range(task.index + 1)) if method == "ecgl" else [])
+    assert model.matrix_ == wanted.matrix_
+    check_same_weights(model, wanted)
+
+
+def test_a_stream_may_grow_while_a_model_learns_it(graph: GraphStore, learned: ECGL) -> None:
+    tasks = TaskStream.class_incremental(graph, classes_per_task=2, class_order=[0, 1])
+    model = learn(ECGL(**SETTINGS), graph, tasks)
+    for condition in ("label in 2, 3", "label in 4, 5"):
+        tasks = tasks.add(graph, condition)
+        model.fit_task(graph, tasks[-1])
+        model.evaluate(graph, tasks)
+    assert model.matrix_ == learned.matrix_
+    check_same_weights(model, learned)
+
+
+def check_same_weights(model: ECGL, wanted: ECGL) -> None:
+    for found, other in zip(model.weights_.parameters(), wanted.weights_.parameters(), strict=True):
+        assert torch.equal(found, other)
 
 
 def test_a_loaded_model_refuses_tasks_it_was_not_trained_on(learned: ECGL, graph: GraphStore, tmp_path: Path) -> None:
@@ -268,13 +306,12 @@ def test_infer_predicts_with_a_saved_model(learned: ECGL, graph: GraphStore, tas
     assert ECGL.load(tmp_path / "run").evaluate(graph, list(tasks)) == learned.evaluate(graph, list(tasks))
 
 
-@pytest.mark.parametrize("config", [{"learn": {"epoch": 3}}, "none", [1]])
+@pytest.mark.parametrize("config", [{"store": "a.ecgl", "learn": {"epoch": 3}}, "none", [1]])
 def test_infer_refuses_a_saved_model_whose_config_is_damaged(
     learned: ECGL, graph: GraphStore, tmp_path: Path, config: Any
 ) -> None:
     learned.save(tmp_path / "model")
-    path = tmp_path / "model" / "model.json"
-    path.write_text(json.dumps({**read_json(path), "config": config}))
+    (tmp_path / "model" / "config.yaml").write_text(json.dumps(config))
     ran = run_cli("infer", tmp_path / "model", graph.path, "--out", tmp_path / "found.parquet")
     assert ran.code == 3, ran.stderr
     assert "the model's config cannot be read" in ran.stderr

@@ -248,7 +248,8 @@ def test_periods_are_split_class_by_class(graph, labels):
     tasks = TaskStream.time_incremental(graph, column="year", seed=4)
     assert len(tasks) == 3
     for task, value in zip(tasks, (2018, 2019, 2021), strict=True):
-        ids = np.flatnonzero((year == value) & (labels >= 0))
+        so_far = np.bincount(labels[(year <= value) & (labels >= 0)], minlength=labels.max() + 1)
+        ids = np.flatnonzero((year == value) & (labels >= 0) & (so_far[labels] >= 2))
         np.testing.assert_array_equal(task.node_ids, ids)
         by_class = {label: [i for i in ids.tolist() if labels[i] == label] for label in task.classes}
         assert parts_of(task) == naive_split(by_class, 4, extra=[1 + task.index])
@@ -258,10 +259,28 @@ def test_small_classes_and_nodes_without_a_period_are_in_no_task(tmp_path):
     labels = [0, 0, 1, 0, 2, 2]
     graph = store_of(tmp_path / "store", labels, when=[1.5, np.nan, 7.0, 1.5, 0.5, 1.5])
     tasks = TaskStream.time_incremental(graph, column="when")
-    assert [task.node_ids.tolist() for task in tasks] == [[4], [0, 3, 5]]
-    assert [task.name for task in tasks] == ["when 0.5", "when 1.5"]
+    assert [task.node_ids.tolist() for task in tasks] == [[0, 3, 5]]
+    assert [task.name for task in tasks] == ["when 1.5"]
     assert tasks.dropped == (DroppedClass(1, 1, "fewer than 2 labelled nodes"),)
+    assert 5 in tasks[0].train_ids
+    tasks = TaskStream.time_incremental(graph, column="when", min_class_nodes=1)
+    assert [task.node_ids.tolist() for task in tasks] == [[4], [0, 3, 5], [2]]
     assert tasks[0].train_ids.tolist() == [4]
+
+
+@pytest.mark.parametrize("min_class_nodes", [1, 2, 5])
+def test_tasks_of_a_time_stream_do_not_depend_on_what_comes_later(tmp_path, graph, labels, min_class_nodes):
+    year = graph.column("year")
+    whole = TaskStream.time_incremental(graph, column="year", seed=4, min_class_nodes=min_class_nodes)
+    earlier = store_of(tmp_path / "store", np.where(year < 2021, labels, -1), year=year)
+    first = TaskStream.time_incremental(earlier, column="year", seed=4, min_class_nodes=min_class_nodes)
+    assert len(first) == len(whole) - 1
+    assert whole.classes[: len(first.classes)] == first.classes
+    assert whole.num_seen_classes(whole[1]) == len(first.classes)
+    for one, other in zip(first, whole, strict=False):
+        assert (one.name, one.classes, one.positions.tolist()) == (other.name, other.classes, other.positions.tolist())
+        np.testing.assert_array_equal(one.node_ids, other.node_ids)
+        np.testing.assert_array_equal(one.parts, other.parts)
 
 
 def test_time_stamps_are_not_periods(tmp_path):
@@ -339,7 +358,7 @@ def test_the_file_is_plain_parquet(tmp_path, graph):
     stream = TaskStream.class_incremental(graph)
     stream.save(tmp_path / "tasks.parquet")
     table = pq.read_table(tmp_path / "tasks.parquet")
-    assert table.column_names == ["node", "task", "part"]
+    assert table.column_names == ["node", "task", "part", "position"]
     assert json.loads(table.schema.metadata[b"ecgl.tasks"])["split_hash"] == stream.split_hash
 
 

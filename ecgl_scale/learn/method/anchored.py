@@ -30,7 +30,7 @@ class Anchored(Method):
         """How far the weights are from their anchors, ``strength`` times; None before there are any."""
         if not self._anchors:
             return None
-        anchors = self._anchors.to(context.trainer.weights.device)
+        anchors = self._anchors.fit(context.trainer.weights)
         return lambda weights: strength * anchors.penalty(weights)
 
     def state(self) -> Arrays:

@@ -115,9 +115,6 @@ def weights_state(weights: SharedWeights, name: str) -> Arrays:
 
 
 def weights_of_state(state: Mapping[str, NDArray[Any]], name: str, like: SharedWeights) -> SharedWeights:
-    """What ``weights_state`` gave, in the shape of ``like``."""
-    weights = like.copy()
-    with torch.no_grad():
-        for index, parameter in enumerate(weights.parameters()):
-            parameter.copy_(torch.from_numpy(np.array(state[f"{name}.{index}"])))
-    return weights
+    """What ``weights_state`` gave, in the shape of ``like``: outputs that are new since are zero, as they began."""
+    names = [f"{name}.{index}" for index in range(len(like.parameters()))]
+    return like.copy().take([torch.from_numpy(np.array(state[name])) for name in names])

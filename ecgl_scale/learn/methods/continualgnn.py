@@ -140,7 +140,7 @@ class Continualgnn(Method):
             importance = neighbour_importance(graph, nodes, task, context)
         rng = np.random.default_rng((context.config.seed, task.index))
         before = self._memory if len(self._memory) else MemoryBank.empty(context.trainer.weights.num_features)
-        counts = np.zeros(context.stream.num_classes, np.int64)
+        counts = np.zeros(context.trainer.weights.num_classes, np.int64)
         counts[: self._counts.size] = self._counts
         filled = fill_quotas(
             before.label, labels, counts, config.memory_nodes, importance=importance, alpha=config.alpha, rng=rng

@@ -71,7 +71,7 @@ class Ewc(Anchored):
     def end_task(self, context: Context) -> None:
         """Anchor the weights where they are."""
         (segment,) = self.segments(context)
-        self._anchors.to(context.trainer.weights.device).add(context.trainer.weights, _fisher(context, segment))
+        self._anchors.add(context.trainer.weights, _fisher(context, segment))
 
 
 def _fisher(context: Context, segment: AnySegment) -> list[torch.Tensor]:

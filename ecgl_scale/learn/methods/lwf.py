@@ -85,7 +85,7 @@ class Lwf(Method):
     def _terms(context: Context) -> NDArray[np.bool_]:
         """The columns that are distilled: of each old task, or of all of them together."""
         *old, _ = context.stream.seen(context.task)
-        terms = np.zeros((len(old), context.stream.num_classes), np.bool_)
+        terms = np.zeros((len(old), context.trainer.weights.num_classes), np.bool_)
         for term, task in zip(terms, old, strict=True):
             term[task.positions] = True
         return terms if context.config.setting == "task-il" else np.asarray(terms.any(axis=0))[None]

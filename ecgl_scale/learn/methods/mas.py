@@ -59,7 +59,7 @@ class Mas(Anchored):
         importances = batch_squares(context.trainer, replace(segment, measure="squares", coefficients=even))
         total = self._num_rows + segment.num_rows
         if self._anchors:
-            old = self._anchors.to(context.trainer.weights.device).strengths
+            old = self._anchors.fit(context.trainer.weights).strengths
             new_share = segment.num_rows / total
             importances = [before.lerp(now, new_share) for before, now in zip(old, importances, strict=True)]
         self._anchors = Anchors()

@@ -94,7 +94,7 @@ class Twp(Anchored):
 
     def penalty(self, context: Context) -> Penalty | None:
         """Distance from the anchors, and the gradient's norm, whose own gradient comes with ``adjust``."""
-        anchors, config = self._anchors.to(context.trainer.weights.device), context.config.section(TwpConfig)
+        anchors, config = self._anchors.fit(context.trainer.weights), context.config.section(TwpConfig)
 
         def value_of(weights: SharedWeights) -> torch.Tensor:
             # The trainer has left the gradient of the CE alone so far.
@@ -151,7 +151,7 @@ class Twp(Anchored):
         for loss, topology in zip(by_loss, by_topology, strict=True):
             both = topology + loss if config.reference else topology
             importances.append(config.lambda_loss * loss.square() + config.lambda_topology * both.square())
-        self._anchors.to(weights.device).add(weights, importances)
+        self._anchors.add(weights, importances)
         self._segments, self._gradient = [], []
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:

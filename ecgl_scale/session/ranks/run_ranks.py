@@ -14,6 +14,7 @@ from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.memory import give_back_freed
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.errors import EcglError, ExitCode, InvalidInputError, RankLostError, StopRequestedError
+from ecgl_scale.session.basis import Basis
 from ecgl_scale.session.checkpoint import load_checkpoint
 from ecgl_scale.session.learner import Learner, device_of, learn_task
 from ecgl_scale.session.plan.remedy import require_fit
@@ -22,8 +23,8 @@ from ecgl_scale.session.ranks.board import Board, Word
 from ecgl_scale.session.ranks.children import Children
 from ecgl_scale.session.ranks.launch import find_launch, refuse_unshared
 from ecgl_scale.session.ranks.team import RankTeam, describe
-from ecgl_scale.session.run import run
-from ecgl_scale.session.setup import RunSetup, resources_of
+from ecgl_scale.session.run import open_setup, run
+from ecgl_scale.session.setup import resources_of
 from ecgl_scale.session.state import RunState
 
 SEE_SECONDS = 60.0
@@ -38,6 +39,7 @@ def run_ranks(
     resume: bool = False,
     memray: bool = False,
     on_event: EventSink = ignore_events,
+    basis: Basis | None = None,
 ) -> dict[str, Any] | int:
     """Run a config as one of its ranks: the results on the first, the exit code on another.
 
@@ -59,11 +61,11 @@ def run_ranks(
     else:
         team = RankTeam(Board.join(launch), launch.rank, launch.size)
     if team.rank:
-        return _follow_to_the_end(team, config, out.absolute())
+        return _follow_to_the_end(team, config, out.absolute(), basis)
     exit_code = ExitCode.DONE
     try:
         team.meet(device_of(config.learn.device))
-        return run(config, out, resume=resume, memray=memray, on_event=on_event, team=team)
+        return run(config, out, resume=resume, memray=memray, on_event=on_event, team=team, basis=basis)
     except BaseException as error:
         exit_code, lost = _exit_code_of(error), team.lost_child()
         if isinstance(error, StopRequestedError) and not isinstance(error, RankLostError) and lost is not None:
@@ -84,10 +86,10 @@ def _exit_code_of(error: BaseException) -> ExitCode:
     return ExitCode.DOES_NOT_FIT if isinstance(error, MemoryError) else ExitCode.BUG
 
 
-def _follow_to_the_end(team: RankTeam, config: RunConfig, out: Path) -> int:
+def _follow_to_the_end(team: RankTeam, config: RunConfig, out: Path, basis: Basis | None) -> int:
     """Follow; what went wrong is the first rank's to tell, as long as it can be told."""
     try:
-        return _follow(team, config, out)
+        return _follow(team, config, out, basis)
     except RankLostError as error:
         return _end_of_the_first(team, error)
     except BaseException as error:
@@ -111,10 +113,11 @@ def _end_of_the_first(team: RankTeam, error: RankLostError) -> int:
     return int(word["exit_code"]) or error.exit_code
 
 
-def _follow(team: RankTeam, config: RunConfig, out: Path) -> int:
+def _follow(team: RankTeam, config: RunConfig, out: Path, basis: Basis | None) -> int:
     """Compute what the first rank calls for, from the run's directory as it is then, as a resumed run would."""
     team.meet(device_of(config.learn.device))
-    setup = RunSetup.open(config, resources_of(config, num_here=team.num_here))
+    own = resources_of(config, num_here=team.num_here)
+    setup = open_setup(config, own, out, basis, resume=True)  # where nothing was begun, there is no state yet
     try:
         require_fit(plan_run(setup), setup)
     except EcglError as error:

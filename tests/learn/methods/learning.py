@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from ecgl_scale.config.schema import RunConfig
+from ecgl_scale.learn.model import padded_like
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.run import run
 from ecgl_scale.session.setup import RunSetup
@@ -55,6 +57,11 @@ def learn(learner: Learner, *indices: int) -> None:
 
 def weights_of(learner: Learner) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in learner.weights.parameters()]
+
+
+def fitted(tensors: Sequence[torch.Tensor], learner: Learner) -> list[torch.Tensor]:
+    """Tensors of an earlier task, with zeros for outputs that are new since."""
+    return [padded_like(old, now) for old, now in zip(tensors, learner.weights.parameters(), strict=True)]
 
 
 def gradients_of(learner: Learner) -> list[torch.Tensor]:

@@ -16,6 +16,7 @@ from tests.learn.methods.learning import (
     begin,
     check_goes_on,
     check_whole_run,
+    fitted,
     gradients_of,
     learn,
     new_learner,
@@ -129,6 +130,7 @@ def test_the_penalty_is_half_lambda_times_importance_times_squared_distance(
     state, context = learner.method.state(), learner.context
     stars = [parameter.detach().clone() for parameter in learner.weights.parameters()]
     begin(learner, 1)
+    stars = fitted(stars, learner)
     (new, memory) = learner.method.segments(context)
     assert new.coefficients.sum() + memory.coefficients.sum() == pytest.approx(1)
     # The gradient of the mean CE on the memory, at the last weights and with the classes seen then.

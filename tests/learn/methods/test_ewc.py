@@ -13,6 +13,7 @@ from tests.learn.methods.learning import (
     begin,
     check_goes_on,
     check_whole_run,
+    fitted,
     gradients_of,
     learn,
     new_learner,
@@ -100,7 +101,7 @@ def test_the_penalty_is_the_sum_over_old_tasks(store, cache, tmp_path):
     naive = 3 * sum(
         (f * (p - w) ** 2).sum()
         for weights, fisher in kept
-        for p, w, f in zip(parameters, weights, fisher, strict=True)
+        for p, w, f in zip(parameters, fitted(weights, learner), fitted(fisher, learner), strict=True)
     )
     wanted = torch.autograd.grad(naive, parameters)
     value = learner._penalty(learner.weights)
@@ -119,7 +120,7 @@ def test_the_public_codes_balance_ends_with_the_first_task(store, cache, tmp_pat
         keys = (f"ewc.reference={reference}", f"setting={setting}")
         learner = new_learner(small_config(store, cache, "ewc", *keys), tmp_path / f"{reference}{setting}")
         for index in (0, 1):
-            learner.predictor.prepare(learner.stream[index])
+            begin(learner, index)
             segment = task_segment(learner, index)
             counts = np.bincount(segment.labels)[segment.labels]
             balanced = 1 / counts / (1 / counts).sum()
@@ -132,7 +133,7 @@ def test_the_public_codes_balance_ends_with_the_first_task(store, cache, tmp_pat
 def test_without_balance_a_sum_stays_a_sum(store, cache, tmp_path):
     keys = ("ewc.reference=true", "setting=task-il", "learn.balance=none", "learn.reduction=sum")
     learner = new_learner(small_config(store, cache, "ewc", *keys), tmp_path)
-    learner.predictor.prepare(learner.stream[1])
+    begin(learner, 1)
     assert (task_segment(learner, 1).coefficients == 1).all()
 
 
@@ -145,7 +146,7 @@ def test_a_strong_penalty_keeps_the_weights_that_matter(store, cache, tmp_path):
         learn(learner, 1)
         moved[strength] = sum(
             float((f * (now - then) ** 2).sum())
-            for f, now, then in zip(fisher, weights_of(learner), start, strict=True)
+            for f, now, then in zip(fitted(fisher, learner), weights_of(learner), fitted(start, learner), strict=True)
         )
     assert moved[1e6] < 0.5 * moved[0]
 

@@ -27,8 +27,7 @@ def outputs(learner, segment, weights):
     """Of all classes, for the rows of a segment."""
     model = learner.weights.copy()
     with torch.no_grad():
-        for parameter, value in zip(model.parameters(), weights, strict=True):
-            parameter.copy_(value)
+        model.take(weights)
         if learner.config.learn.train_as == "gcn":
             return segment.outputs(model, slice(None))
         return model.mlp(torch.from_numpy(segment.rows.read(0, segment.num_rows)))

@@ -11,6 +11,7 @@ from tests.learn.methods.learning import (
     begin,
     check_goes_on,
     check_whole_run,
+    fitted,
     learn,
     new_learner,
     outputs_of,
@@ -41,7 +42,7 @@ def test_importances_are_the_mean_of_the_tasks_by_their_rows(store, cache, tmp_p
     learn(learner, 1)
     second = naive_importance(learner, 1)
     learn(learner, 2)
-    every = zip(first, second, naive_importance(learner, 2), strict=True)
+    every = zip(fitted(first, learner), fitted(second, learner), naive_importance(learner, 2), strict=True)
     sizes = [task.train_ids.size for task in learner.stream]
     assert len(set(sizes)) == 3
     for found, of_tasks in zip(learner.method._anchors.strengths, every, strict=True):
@@ -55,6 +56,7 @@ def test_only_the_last_weights_are_the_anchor(store, cache, tmp_path):
     last = weights_of(learner)
     omega = [strength.clone() for strength in learner.method._anchors.strengths]
     begin(learner, 2)
+    last, omega = fitted(last, learner), fitted(omega, learner)
     assert float(learner._penalty(learner.weights).detach()) == 0
     train(learner, 2, range(2))
     wanted = 7 * sum(float((o * (p - w) ** 2).sum()) for o, p, w in zip(omega, weights_of(learner), last, strict=True))

@@ -15,7 +15,7 @@ from ecgl_scale.learn.method.table import create_method
 from ecgl_scale.learn.methods.ewc import EwcConfig
 from ecgl_scale.session.run import run
 from tests.cli_runner import run_cli
-from tests.learn.methods.learning import check_goes_on, learn, new_learner, small_config, weights_of
+from tests.learn.methods.learning import begin, check_goes_on, learn, new_learner, small_config, weights_of
 from tests.session.streams import read_json, write_config
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -81,6 +81,7 @@ def test_a_section_of_a_methods_own_is_checked_resolved_and_read(store: Path, ca
     for config in (free, held):
         learner = new_learner(config, tmp_path / config.digest())
         learn(learner, 0)
+        begin(learner, 1)
         before = weights_of(learner)
         learn(learner, 1)
         weights.append(sum(float((now - old).norm()) for now, old in zip(weights_of(learner), before, strict=True)))

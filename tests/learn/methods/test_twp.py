@@ -14,6 +14,7 @@ from tests.learn.methods.learning import (
     begin,
     check_goes_on,
     check_whole_run,
+    fitted,
     gradients_of,
     learn,
     new_learner,
@@ -83,7 +84,7 @@ def test_the_penalty_is_the_sum_over_old_tasks(store, cache, tmp_path):
     wanted = sum(
         float((f * (p - w) ** 2).sum())
         for weights, importances in kept
-        for p, w, f in zip(weights_of(learner), weights, importances, strict=True)
+        for p, w, f in zip(weights_of(learner), fitted(weights, learner), fitted(importances, learner), strict=True)
     )
     learner.trainer.gradient(learner._segments)
     assert float(learner._penalty(learner.weights).detach()) == pytest.approx(wanted, rel=1e-3)

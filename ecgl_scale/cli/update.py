@@ -1,0 +1,94 @@
+"""``ecgl update``: one more task for a model that is finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ecgl_scale.base.objects.url import location_of, require_directory
+from ecgl_scale.cli.cluster import ClusterOptions
+from ecgl_scale.cli.options import Json, Memory, StorePath, takes_settings
+from ecgl_scale.cli.output import print_json
+from ecgl_scale.cli.run import Ranks, command_of_rank, print_results
+
+
+@takes_settings
+def update(
+    context: typer.Context,
+    settings: ClusterOptions,
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="Directory of a finished run, of a model that ECGL.save wrote, or of an earlier update; of its "
+            "versions the newest, or MODEL@N.",
+        ),
+    ],
+    store: StorePath,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            metavar="MODEL2",
+            help="Directory of the updated model, new or empty, unless with --resume; or MODEL, for its next version.",
+        ),
+    ],
+    new_nodes: Annotated[
+        bool,
+        typer.Option("--new-nodes", help="Learn the labelled nodes that the model has not seen yet: the default."),
+    ] = False,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar='"COLUMN op VALUE"',
+            help="Learn those of the nodes in no task yet that meet a condition: op is == != < <= > >=, "
+            'or "label in A, B".',
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with an update that was stopped or killed; begin where none was begun."),
+    ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another value for a key of the model's config that changes no result, such as threads=4.",
+        ),
+    ] = None,
+    memory: Memory = None,
+    ranks: Ranks = None,
+    as_json: Json = False,
+) -> None:
+    """Learn one more task on top of a model, and test on all of its tasks."""
+    if new_nodes and where is not None:
+        raise typer.BadParameter("--new-nodes and --where exclude each other", param_hint="--where")
+    from ecgl_scale.session.update import open_update
+
+    for path in (model, out):
+        require_directory(path, what="ecgl update", fix="copy the model to this machine first")
+    asked = [*(overrides or []), *([] if ranks is None else [f"engine.ranks={ranks}"])]
+    given = [*asked, *([] if memory is None else [f"memory={memory}"]), *settings.overrides()]
+    basis, config, target = open_update(model, location_of(store), out, where=where, overrides=given)
+    with context.obj.progress() as sink:
+        if config.engine.ranks == 1:
+            from ecgl_scale.session.run import run
+
+            results = run(config, target, resume=resume, on_event=sink, basis=basis)
+        else:
+            from ecgl_scale.session.ranks.run_ranks import run_ranks
+
+            chosen = [] if where is None else ["--where", where]
+            command = command_of_rank(["update", basis.directory, store, "--out", target, *chosen], asked, memory)
+            found = run_ranks(config, target, command=command, resume=resume, on_event=sink, basis=basis)
+            if isinstance(found, int):
+                raise typer.Exit(found)
+            results = found
+    if as_json:
+        print_json(results)
+    elif not context.obj.quiet:
+        print_results(results, target)

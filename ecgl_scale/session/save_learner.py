@@ -1,0 +1,65 @@
+"""A learner as the files of a finished model, for ``ECGL.save``: what a run leaves, without what a run is about.
+
+config.yaml  state.json  split.parquet  bank.arrow  weights/  tests/ where graphs are kept; sealed.json last
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ecgl_scale.base.durable import storage_errors, write_atomically
+from ecgl_scale.base.versions import SEAL_NAME
+from ecgl_scale.session.basis import KEPT_FOLDERS, SPLIT_NAME, link_file, link_tree
+from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY, Checkpoints
+from ecgl_scale.session.directory import CONFIG_NAME
+from ecgl_scale.session.learner import BANK_NAME, Learner
+from ecgl_scale.session.results import matrix_of
+from ecgl_scale.session.saved_model import save_model
+from ecgl_scale.session.seal import Seal
+from ecgl_scale.session.state import RunState
+
+Rows = Sequence[tuple[float, ...]]
+
+
+def padded_rows(rows: Rows, num_tasks: int) -> tuple[tuple[float, ...], ...]:
+    """Rows of a performance matrix; those of tasks after which nobody has tested have no values."""
+    known = rows[:num_tasks]
+    return (*known, *((math.nan,) * (task + 1) for task in range(len(known), num_tasks)))
+
+
+def save_learner(directory: Path, learner: Learner, state: RunState) -> None:
+    """Write a learner that has learned ``state.task`` tasks of its stream; what was there is a model no more."""
+    graph, num_tasks = learner.graphs.graph, state.task
+    stream = learner.stream.until(graph, num_tasks)
+    state = replace(
+        state,
+        split_hash=stream.split_hash,
+        macro=padded_rows(state.macro, num_tasks),
+        micro=padded_rows(state.micro, num_tasks),
+        is_finished=True,
+    )
+    with storage_errors(directory):
+        (directory / WEIGHTS_DIRECTORY).mkdir(parents=True, exist_ok=True)
+        for name in (SEAL_NAME, BANK_NAME):
+            (directory / name).unlink(missing_ok=True)
+        write_atomically(directory / CONFIG_NAME, learner.config.to_yaml())
+        stream.save(directory / SPLIT_NAME)
+        if learner.keeps_nodes:
+            learner.bank.save(directory / BANK_NAME)
+        of_method = learner.method_path(num_tasks - 1)
+        if of_method.exists():
+            link_file(of_method, directory / WEIGHTS_DIRECTORY / of_method.name)
+        for path in sorted((learner.directory / KEPT_FOLDERS[0]).glob("*.ecgl")):
+            link_tree(path, directory / KEPT_FOLDERS[0] / path.name)
+    matrix = matrix_of(state.macro, num_tasks).to_lists()
+    about = {"tasks_learned": num_tasks, "split_hash": stream.split_hash, "matrix": matrix}
+    save_model(directory / WEIGHTS_DIRECTORY, learner.weights, learner.classes, learner.scaling, **about)
+    checkpoints = Checkpoints(directory)
+    try:
+        checkpoints.save(state, learner.tensors())
+    finally:
+        checkpoints.close()
+    Seal.write(directory, learner.config, graph, stream)
