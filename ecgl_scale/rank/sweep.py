@@ -244,8 +244,8 @@ def _finish(
 ) -> Vector:
     """Turn sums into ranks and contributions, and clear them.
 
-    Rows of dropped nodes, ``gone``, are stepped over: tiles still lead to them and from them, but their rank stays zero,
-    and so does what they contribute.
+    Rows of dropped nodes, ``gone``, are stepped over: tiles still lead to them and from them, but their ranks and what
+    they contribute stay zero.
     """
     partials = np.zeros((len(_ranges(block)), 4))
     for partial, rows in zip(partials, _ranges(block), strict=True):

@@ -40,6 +40,7 @@ from ecgl_scale.store.edges.write_older import require_keys_fit, write_older
 from ecgl_scale.store.fit_source import GivenOptions, fit_source, refuse_contradiction, store_options
 from ecgl_scale.store.format import NODES_NAME, Manifest, record_files
 from ecgl_scale.store.generation import GenerationEdges, GenerationManifest, OlderEdges
+from ecgl_scale.store.live_ends import without_dropped
 from ecgl_scale.store.new_generation import NewGeneration
 from ecgl_scale.store.put_generation import PutGeneration
 from ecgl_scale.store.source import GraphSource
@@ -87,6 +88,7 @@ def append_store(
             )
         refuse_contradiction(given, before.manifest, location)
         fitted = fit_source(source, before.manifest, location)
+        fitted = replace(fitted, edges=without_dropped(fitted.edges, before))
         with storage_errors(new.path):
             written = _write_generation(fitted, before, new.path, resources, StageClock(sampler, resources.on_event))
         after = grow(before.manifest, written)

@@ -71,7 +71,8 @@ class StoreNodes:
         """How many of the nodes have a smaller old number than each of ``olds``."""
         olds = np.asarray(olds, np.int64)
         if self.chosen is not None:
-            return np.searchsorted(self.chosen, olds).astype(np.int64, copy=False)
+            found: Ids = np.searchsorted(self.chosen, olds)
+            return found
         return olds if self.graph.dropped is None else self.graph.dropped.before(olds)
 
     def new_numbers(self) -> NDArray[Any]:

@@ -20,7 +20,9 @@ from ecgl_scale.store.drop import drop_nodes
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.features.files import dense_matrix
 from ecgl_scale.store.sources.arrays import array_source
+from ecgl_scale.store.sources.npz import open_npz_source
 from ecgl_scale.store.verify import verify_store
+from ecgl_scale.tasks.graphs import extract_graph
 from tests import naive
 from tests.resources import at
 from tests.store.graphs import KEEP_ALL, bytes_of, random_edges
@@ -239,3 +241,28 @@ def test_a_damaged_list_of_dropped_nodes_is_refused(tmp_path):
     file.write_bytes(damaged)
     with pytest.raises(CorruptStoreError):
         GraphStore.open(path)
+
+
+@pytest.mark.parametrize("executor", ["threads", "workers"])
+def test_an_append_that_names_a_dropped_node_is_refused_with_its_row(tmp_path, executor):
+    twin, path = Twin(KEEP_ALL, "dense", 9), tmp_path / "store"
+    twin.build(twin.arrive(300, 900), path)
+    drop_nodes(path, np.array([7]), at())
+    before = bytes_of(path)
+    np.savez(tmp_path / "new.npz", edge_index=np.array([[1, 2, 3], [4, 7, 5]]))
+    resources = at(executor=ScriptedExecutor(tmp_path / "counts")) if executor == "workers" else at()
+    with pytest.raises(InvalidInputError, match=r"2 -> 7 names a node that was dropped\n.*row 1"):
+        append_store(open_npz_source(tmp_path / "new.npz", adds=True), path, resources)
+    assert bytes_of(path) == before
+
+
+def test_the_graph_of_some_nodes_is_extracted_without_the_edges_of_dropped_ones(tmp_path):
+    twin, path = Twin(BuildOptions(), "sparse", 10), tmp_path / "store"
+    twin.build(twin.arrive(400, 3_000), path)
+    append_store(twin.arrive(50, 1_000), path, at())
+    drop_nodes(path, twin.drop(60), at())
+    graph, ids = GraphStore.open(path), np.arange(0, 450, 2)
+    found = extract_graph(graph, ids, tmp_path / "part", at())
+    wanted = [(s // 2, d // 2) for s, d in twin.live_edges() if s % 2 == d % 2 == 0]
+    assert sorted(zip(*found.to_edge_index().tolist(), strict=True)) == wanted
+    np.testing.assert_array_equal(found.column("label"), graph.column("label")[::2])
