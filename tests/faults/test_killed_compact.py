@@ -104,6 +104,30 @@ def test_killed_at_every_rename_the_store_is_old_or_new_and_the_next_run_cleans_
     assert len(ended) >= 5
 
 
+@pytest.mark.faults
+def test_a_drop_that_is_killed_at_any_rename_has_happened_or_not(grown: Path, tmp_path: Path) -> None:
+    ids = tmp_path / "ids.npy"
+    np.save(ids, np.array([1, 5, 3_499]))
+    path, ended = tmp_path / "graph.ecgl", []
+    for number in range(1, 20):
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(grown, path)
+        child = start_child(kill_at, (number,), "--quiet", "drop", path, "--nodes", ids)
+        child.join(60)
+        verify_store(path, at())
+        graph = GraphStore.open(path)
+        assert (graph.generation, graph.num_dropped) in ((1, 0), (2, 3))
+        ended.append(graph.num_dropped)
+        if child.exitcode == 0:
+            break
+        assert child.exitcode == -signal.SIGKILL
+        assert run_cli("--quiet", "drop", path, "--nodes", ids).code == 0
+        assert (GraphStore.open(path).num_dropped, leftovers(tmp_path)) == (3, [])
+    # The manifest, the directory and the head.
+    assert ended == [0] * (len(ended) - 1) + [3]
+    assert len(ended) >= 4
+
+
 def test_while_somebody_has_the_store_open_it_is_not_replaced(
     store: Path, compacted: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
