@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
     from ecgl_scale.store.source import GraphSource
 
 
+class OnExisting(StrEnum):
+    """What becomes of a node that is there already."""
+
+    REFUSE = "refuse"
+    SKIP = "skip"
+
+
 @dataclass(frozen=True)
 class AppendSettings(EdgeFlags, ClusterOptions):
     """Options of every command that appends: those of ``ingest``, which follow the store where they are not given."""
@@ -38,6 +46,10 @@ class AppendSettings(EdgeFlags, ClusterOptions):
     feature_dtype: Annotated[
         FeatureType | None, typer.Option("--feature-dtype", help="As the store has them, or the append is refused.")
     ] = None
+    on_existing: Annotated[
+        OnExisting,
+        typer.Option("--on-existing", help="A new node whose key the store has: refuse the append, or skip the node."),
+    ] = OnExisting.REFUSE
     memory: Memory = None
     threads: Threads = None
     as_json: Json = False
@@ -71,7 +83,7 @@ def _append(output: Output, source: GraphSource, store: Path, settings: AppendSe
     with output.progress() as sink:
         own = Resources.of(settings.memory, settings.threads, on_event=sink)
         with with_workers(settings.cluster(), own, shared=[place_of_build(location)], inputs=inputs) as resources:
-            after = append_store(source, store, resources, **given)
+            after = append_store(source, store, resources, on_existing=settings.on_existing.value, **given)
     added = after.appended[-1]
     written_bytes = sum(record.size_bytes for record in added.files.values())
     if settings.as_json:

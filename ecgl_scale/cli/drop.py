@@ -34,7 +34,8 @@ def drop(
 
     with context.obj.progress() as sink:
         graph = GraphStore.open(store)
-        ids = read_node_list(nodes, graph, by_key, also_dropped=True)
+        graph.keys = None if graph.keys is None else graph.keys.with_dropped()
+        ids = read_node_list(nodes, graph, by_key)
         resources = Resources.of(memory, threads, on_event=sink)
         report = drop_nodes(store, ids, resources, provenance={"file": nodes.name, "by_key": by_key})
     if as_json:

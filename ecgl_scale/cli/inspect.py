@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,6 +13,8 @@ from ecgl_scale.cli.cluster import ClusterOptions
 from ecgl_scale.cli.options import Json, StorePath, takes_settings
 from ecgl_scale.cli.output import print_json, print_table
 from ecgl_scale.units import format_bytes, format_count
+
+SHOWN_CLASSES = 8
 
 if TYPE_CHECKING:
     from ecgl_scale.store.format import Manifest
@@ -39,7 +42,12 @@ def verify(
     fast: bool = typer.Option(False, "--fast", help="Compare names, sizes and samples only; do not read every byte."),
     as_json: Json = False,
 ) -> None:
-    """Read every byte of a store and check it."""
+    """Read every byte of a store, or of a finished model, and check it."""
+    from ecgl_scale.base.versions import is_model
+
+    if isinstance(found := location_of(store), Path) and is_model(found):
+        _verify_model(context, found, as_json)
+        return
     from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
     from ecgl_scale.store.remote import manifest_files
@@ -65,6 +73,19 @@ def verify(
         )
 
 
+def _verify_model(context: typer.Context, model: Path, as_json: bool) -> None:
+    from ecgl_scale.session.basis import Basis
+
+    basis = Basis.open(model)
+    basis.verify()
+    sizes = [file.size_bytes for file in basis.seal.files.values()]
+    if as_json:
+        print_json({"model": str(basis.directory), "ok": True, "num_files": len(sizes), "num_bytes": sum(sizes)})
+    elif not context.obj.quiet:
+        learned = f"{format_count(basis.num_tasks)} task{'s' * (basis.num_tasks > 1)} learned"
+        print(f"{basis.directory}: good; {format_count(len(sizes))} files, {format_bytes(sum(sizes))}, {learned}")
+
+
 def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
     """What ``info --json`` prints."""
     from ecgl_scale.store.compose import generation_infos, num_dropped_of
@@ -77,6 +98,8 @@ def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
         "num_edges": edges.num_edges,
         "num_features": 0 if features is None else features.num_features,
         "num_classes": manifest.num_classes,
+        "class_names": manifest.class_names,
+        "keys": None if manifest.keys is None else manifest.keys.__dict__,
         "columns": manifest.columns,
         "symmetrised": edges.symmetrised,
         "keeps_duplicates": edges.keeps_duplicates,
@@ -95,6 +118,14 @@ def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
     }
 
 
+def _classes(manifest: Manifest) -> str:
+    if manifest.num_classes is None:
+        return "none"
+    names = manifest.class_names or []
+    shown = ", ".join(names[:SHOWN_CLASSES]) + (", ..." if len(names) > SHOWN_CLASSES else "")
+    return f"{manifest.num_classes}: {shown}" if names else str(manifest.num_classes)
+
+
 def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
     from ecgl_scale.store.compose import generation_infos, num_dropped_of
 
@@ -110,7 +141,8 @@ def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
         f"and {format_count(edges.dropped_duplicates)} duplicates dropped",
         "blocks": f"{len(edges.block_edges)} of rows and tiles, ids {edges.id_dtype}",
         "features": "none",
-        "classes": "none" if manifest.num_classes is None else manifest.num_classes,
+        "classes": _classes(manifest),
+        "keys": "none" if manifest.keys is None else f"{manifest.keys.name}: {manifest.keys.type}",
         "columns": ", ".join(f"{name}: {kind}" for name, kind in manifest.columns.items()) or "none",
         "size": f"{format_bytes(manifest.total_bytes)} in {format_count(len(manifest.files))} files",
         "source": ", ".join(f"{name}={value}" for name, value in manifest.provenance.items()) or "unknown",

@@ -69,6 +69,10 @@ AddSelfLoops = Annotated[
         "--add-self-loops", help="Give every node exactly one edge to itself; those in the input are dropped first."
     ),
 ]
+IdColumn = Annotated[
+    str | None,
+    typer.Option("--id-column", metavar="NAME", help="Node column with the keys of the nodes, text or int64."),
+]
 FeaturesAs = Annotated[
     FeatureKind,
     typer.Option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ecgl_scale.cli.options import StorePath, takes_settings
+from ecgl_scale.cli.options import IdColumn, StorePath, takes_settings
 from ecgl_scale.cli.output import Output
 from ecgl_scale.errors import UsageError
 
@@ -66,11 +66,13 @@ class SourceCommands:
                 help="More node columns from a second npz: every array in it, one value a node.",
             ),
         ] = None,
+        id_column: IdColumn = None,
     ) -> None:
         """{} one npz file."""
         from ecgl_scale.store.sources.npz import open_npz_source
 
-        self.use(context.obj, open_npz_source(file, columns, adds=self.adds), store, settings, [file])
+        source = open_npz_source(file, columns, self._id_column(id_column, store), adds=self.adds)
+        self.use(context.obj, source, store, settings, [file])
 
     def ogb(
         self,
@@ -125,12 +127,17 @@ class SourceCommands:
         labels: Annotated[
             Path | None,
             typer.Option(
-                "--labels", metavar="FILE", help="y.npy, or Parquet or Arrow with a column label (or a single column)."
+                "--labels",
+                metavar="FILE",
+                help="y.npy, or Parquet, Arrow or csv with a column label (or a single column): numbers or words.",
             ),
         ] = None,
         columns: Annotated[
-            Path | None, typer.Option("--columns", metavar="FILE", help="More node columns: npz, Parquet or Arrow.")
+            Path | None,
+            typer.Option("--columns", metavar="FILE", help="More node columns: npz, Parquet, Arrow or csv."),
         ] = None,
+        id_column: IdColumn = None,
+        by_key: Annotated[bool, typer.Option("--id", help="Edges name nodes by their keys, not by numbers.")] = False,
         src: Annotated[str, typer.Option("--src", metavar="COLUMN", help="Column of the sources.")] = "src",
         dst: Annotated[str, typer.Option("--dst", metavar="COLUMN", help="Column of the destinations.")] = "dst",
         raw_ids: Annotated[RawIds, typer.Option("--raw-ids", help="What raw pair files (.bin) hold.")] = RawIds.UINT32,
@@ -143,6 +150,9 @@ class SourceCommands:
             raise UsageError("the store to make is missing", expected="ecgl ingest edges FILE... STORE --nodes N")
         if not self.adds and (nodes == 0 or (nodes is None and features is None)):
             raise UsageError("the number of nodes is missing", expected="--nodes N, at least 1, or --features PATH")
+        id_column = self._id_column(id_column, store)
+        if by_key and id_column is None:
+            raise UsageError("--id is given, but nodes have no keys", fix="say which column has them: --id-column")
         source = open_edge_files(
             files or None,
             num_nodes=nodes,
@@ -152,7 +162,18 @@ class SourceCommands:
             src_column=src,
             dst_column=dst,
             raw_dtype=raw_ids.value,
+            id_column=id_column,
+            by_key=by_key,
         )
         self.use(
             context.obj, source, store, settings, [path for path in files if path.is_file()]
         )  # others are patterns
+
+    def _id_column(self, given: str | None, store: Path) -> str | None:
+        """The column with the keys; new nodes have theirs in one of the same name as those of the store."""
+        if given is not None or not self.adds:
+            return given
+        from ecgl_scale.store.view import read_view
+
+        keys = read_view(store).manifest.keys
+        return None if keys is None else keys.name

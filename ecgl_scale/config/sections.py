@@ -40,8 +40,10 @@ class TasksConfig(Section):
     column: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="Node column with the time of arrival. Needed with `kind: time`, and only there."
     )
-    class_order: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] | None = Field(
-        default=None, description="Labels in the order in which they arrive. `null`: ascending."
+    class_order: Annotated[tuple[Annotated[int, Field(ge=0)] | str, ...], Field(strict=False)] | None = Field(
+        default=None,
+        description="Labels, or names of classes, in the order in which they arrive. `null`: ascending.",
+        json_schema_extra=values("list of labels or class names, or null"),
     )
     split: Literal["seeded", "store"] = Field(
         default="seeded",

@@ -27,10 +27,13 @@ from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.graph.convolution import Norm
 from ecgl_scale.store.edges.older import BlockRows
+from ecgl_scale.store.edges.some_rows import SomeRows
 from ecgl_scale.store.graph import GraphStore
 
 Ints = NDArray[np.int64]
 Scale = NDArray[np.float32] | None
+SELECTED_ROWS = 1 << 14
+"""Rows that are read at once where only their lengths without loops are wanted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,13 +151,20 @@ class Adjacency:
             if not here.size:
                 continue
             ragged = self.stored(block).select(here - block.start)
-            indptr, indices = ragged.offsets, ragged.values
-            if self._drops:
-                keep = indices != np.repeat(here, np.diff(indptr))
-                indptr = np.concatenate([[0], np.cumsum(keep)])[indptr]
-                indices = indices[keep]
-            parts.append(CsrRows(indptr, indices))
+            parts.append(self._keep(here, CsrRows(ragged.offsets, ragged.values)))
         return _join(parts, self.id_dtype)
+
+    def select_sparingly(self, ids: Ints, stored: SomeRows) -> CsrRows:
+        """As ``select``, without the rest of the blocks; see ``SomeRows`` for what is checked."""
+        rows = stored.read(ids)
+        return self._keep(ids, CsrRows(rows.offsets, rows.values))
+
+    def _keep(self, ids: Ints, rows: CsrRows) -> CsrRows:
+        """Rows of some nodes as P sees them. Memory: as much again where loops are dropped."""
+        if not self._drops:
+            return rows
+        keep = rows.indices != np.repeat(ids, np.diff(rows.indptr))
+        return CsrRows(np.concatenate([[0], np.cumsum(keep)])[rows.indptr], rows.indices[keep])
 
     def whole(self) -> CsrRows:
         """All rows in memory, without any loop. Memory: 8 bytes a node, the ids of the edges."""
@@ -165,6 +175,13 @@ class Adjacency:
             for row, rows in self._edges.rows(block).parts(0, block.num_rows):
                 position = copy_without_loops(rows.offsets, rows.values, block.start + row, position, indptr, indices)
         return CsrRows(indptr, indices[:position])
+
+    def degrees_sparingly(self, ids: Ints, stored: SomeRows) -> Ints:
+        """In-degrees of some nodes as P sees them, the loop included; from offsets alone, unless loops are dropped."""
+        if not self._drops:
+            return stored.degrees(ids) + self.adds_self
+        parts = [ids[start : start + SELECTED_ROWS] for start in range(0, max(ids.size, 1), SELECTED_ROWS)]
+        return np.concatenate([np.diff(self.select_sparingly(part, stored).indptr) for part in parts]) + self.adds_self
 
     def scales(self, norm: Norm) -> Scales:
         """The scales of P. Memory: 4 bytes a node and scale, 4 more while out-edges are counted."""

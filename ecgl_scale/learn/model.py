@@ -101,7 +101,7 @@ class SharedWeights:
         """Give the head a row of zeros for each of so many new classes, in tensors that lie in memory as the old ones.
 
         Zeros are also what weight decay leaves of outputs that wait for their classes from the beginning. Drawn numbers
-        would shake the layers below until they are learned: with LwF (task-IL) that cost five points of accuracy.
+        would shake the layers below until they are learned: that cost LwF five points of accuracy (bench/README.md).
         """
         weight, bias = self.layers[-1]
         self.layers[-1] = (_with_rows(weight, num_new), None if bias is None else _with_rows(bias, num_new))

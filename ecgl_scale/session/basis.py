@@ -30,6 +30,8 @@ from ecgl_scale.session.seal import Seal
 from ecgl_scale.session.setup import RunSetup, open_store, require_scored
 from ecgl_scale.session.state import RunState
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.verify import check_bytes
+from ecgl_scale.tasks.split import read_split
 from ecgl_scale.tasks.stream import TaskStream
 from ecgl_scale.tasks.task_nodes import at_generation
 
@@ -181,6 +183,13 @@ class Basis:
             "where": self.asked,
         }
 
+    def is_update_by(self, asked: str | None) -> bool:
+        """Whether the model itself is an update that was asked for in these words."""
+        try:
+            return bool(read_sealed(self.directory / ORIGIN_NAME)["where"] == asked)
+        except (OSError, ValueError, KeyError):
+            return False
+
     def refuse_other(self, target: Path) -> None:
         """Refuse a directory where an update of another model, or with other nodes, was begun."""
         try:
@@ -221,6 +230,14 @@ class Basis:
         """The nodes that are remembered."""
         path = self.directory / "bank.arrow"
         return MemoryBank.load(path) if path.exists() else MemoryBank.empty(self.saved.weights.num_features)
+
+    def verify(self) -> None:
+        """Read what the seal alone does not look into: tensors, bank, tasks and kept graphs."""
+        self.tensors()
+        self.bank()
+        read_split(self.directory / SPLIT_NAME)
+        for path in sorted((self.directory / KEPT_FOLDERS[0]).glob("*.ecgl")):
+            check_bytes(path, GraphStore.open(path).manifest)
 
     def copy_whole(self, target: Path) -> None:
         """Another copy of the model, the seal last."""

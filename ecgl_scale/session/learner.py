@@ -28,7 +28,7 @@ from ecgl_scale.session.directory import WORK_NAME
 from ecgl_scale.session.evaluate import Question, evaluate_elsewhere
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.ranks.team import Team
-from ecgl_scale.session.saved_model import save_model
+from ecgl_scale.session.saved_model import names_of_outputs, save_model
 from ecgl_scale.session.setup import RunSetup, infer_settings, scaling_of
 from ecgl_scale.tasks.graphs import TaskGraphs
 from ecgl_scale.tasks.metrics import Accuracy
@@ -270,7 +270,8 @@ class Learner:
         directory = self.directory / WEIGHTS_DIRECTORY
         directory.mkdir(exist_ok=True)
         stream = self.stream
-        about = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
+        about: dict[str, Any] = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
+        about |= names_of_outputs(self.classes, stream.class_names)
         save_model(directory, self.weights, self.classes, self.scaling, **about)
 
 

@@ -52,7 +52,6 @@ class Seal:
     def write(cls, directory: Path, config: RunConfig, graph: GraphStore, stream: TaskStream) -> None:
         """Seal the files that are in a directory now."""
         found = sorted({path for pattern in SEALED for path in directory.glob(pattern) if path.is_file()})
-        names = getattr(graph, "class_names", None)
         seal = cls(
             config.digest(),
             graph.identity,
@@ -60,7 +59,7 @@ class Seal:
             graph.num_nodes,
             len(stream),
             stream.classes,
-            None if names is None else tuple(names),
+            graph.class_names,
             {str(path.relative_to(directory)): _written(path) for path in found if not path.name.startswith(".")},
         )
         write_sealed(directory / SEAL_NAME, {"kind": KIND, "version": VERSION, **asdict(seal)})

@@ -37,12 +37,16 @@ from ecgl_scale.store.edges.partition import partition_edges
 from ecgl_scale.store.edges.plan import MAX_NODES, EdgePlan
 from ecgl_scale.store.edges.write import RESERVE_BYTES, write_blocks
 from ecgl_scale.store.edges.write_older import require_keys_fit, write_older
+from ecgl_scale.store.existing import settle_existing
 from ecgl_scale.store.fit_source import GivenOptions, fit_source, refuse_contradiction, store_options
 from ecgl_scale.store.format import NODES_NAME, Manifest, record_files
 from ecgl_scale.store.generation import GenerationEdges, GenerationManifest, OlderEdges
+from ecgl_scale.store.keys.read import StoreKeys, open_keys
+from ecgl_scale.store.keys.write import write_keys
 from ecgl_scale.store.live_ends import without_dropped
 from ecgl_scale.store.new_generation import NewGeneration
 from ecgl_scale.store.put_generation import PutGeneration
+from ecgl_scale.store.remote import files_of
 from ecgl_scale.store.source import GraphSource
 from ecgl_scale.store.view import StoreView, split_address
 from ecgl_scale.units import format_bytes
@@ -54,6 +58,7 @@ def append_store(
     resources: Resources,
     *,
     generation: int | None = None,
+    on_existing: str = "refuse",
     **given: Unpack[GivenOptions],
 ) -> GrownManifest:
     """Add what ``source`` has to a store: its nodes are new ones, its edges lead between any nodes of the whole graph.
@@ -65,6 +70,8 @@ def append_store(
         of old or new nodes.
     generation
         The newest one that the caller knows; if the store has another one by now, the append is refused.
+    on_existing
+        ``refuse`` a node whose key the store has already, or ``skip`` it: edges then lead to the one that is there.
     given
         Options of the store, repeated; one that contradicts them is refused.
 
@@ -88,16 +95,25 @@ def append_store(
             )
         refuse_contradiction(given, before.manifest, location)
         fitted = fit_source(source, before.manifest, location)
+        known = open_keys(files_of(location, before.manifest), before.manifest)
+        if known is not None:
+            fitted = settle_existing(fitted, known, before, resources.on_event, skip=on_existing == "skip")
         fitted = replace(fitted, edges=without_dropped(fitted.edges, before))
         with storage_errors(new.path):
-            written = _write_generation(fitted, before, new.path, resources, StageClock(sampler, resources.on_event))
+            clock = StageClock(sampler, resources.on_event)
+            written = _write_generation(fitted, before, known, new.path, resources, clock)
         after = grow(before.manifest, written)
         new.commit(written, after)
     return after
 
 
 def _write_generation(
-    source: GraphSource, before: StoreView, directory: Path, resources: Resources, clock: StageClock
+    source: GraphSource,
+    before: StoreView,
+    known: StoreKeys | None,
+    directory: Path,
+    resources: Resources,
+    clock: StageClock,
 ) -> GenerationManifest:
     """Write all files of the generation into ``directory``, but for its manifest."""
     manifest = before.manifest
@@ -119,6 +135,10 @@ def _write_generation(
         shares = replace(shares, kept_bytes=0)  # keys go through files
     require_disk(source, keys_hint, shares, directory)
     own = resources.with_threads(shares.threads)
+    names = write_keys(source, directory, own)
+    if known is not None:
+        keys = known if names is None else known.joined(names.keys, manifest.num_nodes)
+        source = replace(source, edges=source.edges.with_keys(keys))
     edges, older, files = _write_edges(source, before, plan, directory, own, shares, clock)
     with clock.stage("write features"):
         section = manifest.features
@@ -127,6 +147,7 @@ def _write_generation(
     with clock.stage("write node columns"):
         columns = build_columns(source, directory, resources.on_event, known_classes=manifest.num_classes or 0)
     files.update(feature_files)
+    files.update({} if names is None else names.files)
     if columns is not None:
         files[NODES_NAME] = columns.file
     found_classes = None if columns is None else columns.num_classes
@@ -141,6 +162,8 @@ def _write_generation(
         num_classes=manifest.num_classes if found_classes is None else found_classes,
         provenance=dict(source.provenance),
         files=record_files(directory, files),
+        keys=None if names is None else names.section,
+        class_names=None if source.class_names is None else list(source.class_names),
     )
 
 

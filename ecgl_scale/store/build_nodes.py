@@ -58,13 +58,14 @@ def build_columns(
     source: GraphSource, store: Path, on_event: EventSink, *, known_classes: int = 0
 ) -> WrittenColumns | None:
     """Write the source's columns below ``store``; the first ``known_classes`` classes have nodes elsewhere."""
-    if not source.columns:
+    columns = source.number_columns
+    if not columns:
         return None
     on_event(StageStarted("write node columns", source.num_nodes, "rows"))
     (store / NODES_NAME).unlink(missing_ok=True)  # of a build that goes on
     return write_columns(
         store / NODES_NAME,
-        source.columns,
+        columns,
         source.num_nodes,
         num_classes=source.num_classes,
         may_lack_classes=source.is_part,

@@ -203,13 +203,19 @@ def _check_fit(before: Manifest, generation: GenerationManifest) -> None:
         raise ValueError(f"it has {generation.num_classes} classes, before there were {before.num_classes}")
     if before.num_classes is not None and (generation.num_classes or 0) < before.num_classes:
         raise ValueError(f"it has {generation.num_classes} classes, before there were {before.num_classes}")
-    if before.keys != generation.keys and (new or generation.keys is not None):
+    _check_same_names(before, generation)
+    _check_same_features(before.features, generation)
+    _check_dropped(before, generation)
+
+
+def _check_same_names(before: Manifest, generation: GenerationManifest) -> None:
+    if before.keys != generation.keys and (generation.num_new_nodes or generation.keys is not None):
         raise ValueError("its nodes are named by another column")
     names = before.class_names or []
     if generation.class_names is not None and generation.class_names[: len(names)] != names:
         raise ValueError("it has other names for the classes")
-    _check_same_features(before.features, generation)
-    _check_dropped(before, generation)
+    if names and generation.class_names is None and generation.num_classes != len(names):
+        raise ValueError("it has classes without names")
 
 
 def _check_dropped(before: Manifest, generation: GenerationManifest) -> None:

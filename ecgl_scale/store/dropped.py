@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import DurableWriter, WrittenFile
+from ecgl_scale.engine.work import Json
 from ecgl_scale.store.checked import corrupt, expected_file
 from ecgl_scale.store.compose import generations_of, num_dropped_of
 from ecgl_scale.store.files import StoreFiles
@@ -35,6 +36,19 @@ class Dropped:
     """Ascending, each once."""
     num_nodes: int
     """Rows of the graph, theirs included."""
+    files: tuple[tuple[str, int, int], ...] = ()
+    """Path, size and crc32c of the files that they are in, for other processes."""
+
+    def describe(self) -> Json:
+        """What ``open`` needs in a process that sees the same files."""
+        return {"files": [list(file) for file in self.files], "num_nodes": self.num_nodes}
+
+    @classmethod
+    def open(cls, description: Json) -> Dropped:
+        """Read the files that another process has described."""
+        files = tuple((path, size_bytes, crc32c) for path, size_bytes, crc32c in description["files"])
+        parts = [read_dropped(Path(path), WrittenFile(*sizes)) for path, *sizes in files]
+        return cls(np.sort(np.concatenate(parts)), description["num_nodes"], files)
 
     @property
     def num_live(self) -> int:
@@ -81,7 +95,7 @@ def open_dropped(files: StoreFiles, manifest: Manifest) -> Dropped | None:
     """The dropped nodes of a store; None where there are none."""
     if not num_dropped_of(manifest):
         return None
-    parts, num_nodes = [], generations_of(manifest)[0].num_nodes
+    parts, opened, num_nodes = [], [], generations_of(manifest)[0].num_nodes
     for generation in generations_of(manifest)[1]:
         num_nodes += generation.num_new_nodes
         if generation.dropped is not None:
@@ -92,10 +106,11 @@ def open_dropped(files: StoreFiles, manifest: Manifest) -> Dropped | None:
             if not is_good or ids[0] < 0 or ids[-1] >= num_nodes:
                 raise corrupt(files.path(name), "does not hold the dropped nodes that the manifest says")
             parts.append(ids)
+            opened.append((str(files.path(name).absolute()), expected.size_bytes, expected.crc32c))
     together = np.sort(np.concatenate(parts))
     if (together[1:] == together[:-1]).any():
         raise corrupt(files.path(name), "drops nodes that an earlier generation has dropped")
-    return Dropped(together, num_nodes)
+    return Dropped(together, num_nodes, tuple(opened))
 
 
 def read_dropped(path: Path, expected: WrittenFile) -> Ids:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import EcglError
 
+if TYPE_CHECKING:
+    from ecgl_scale.store.keys.read import StoreKeys
+
 IntArray = NDArray[np.integer[Any]]
 
 EDGE_SOURCES = {
@@ -31,7 +34,8 @@ EDGE_SOURCES = {
     "kronecker": "ecgl_scale.store.sources.kron:KronEdges",
     "block model": "ecgl_scale.store.sources.sbm_edges:SbmEdges",
     "npy": "ecgl_scale.store.sources.npy_edges:NpyEdges",
-    "table": "ecgl_scale.store.sources.edges:TableEdges",
+    "table": "ecgl_scale.store.sources.table_edges:TableEdges",
+    "keyed table": "ecgl_scale.store.sources.keyed_edges:KeyedTableEdges",
     "store": "ecgl_scale.store.store_source:StoreEdges",
     "live ends": "ecgl_scale.store.live_ends:LiveEnds",
 }
@@ -58,6 +62,11 @@ class EdgeSource(ABC):
     kind: ClassVar[str] = ""
     """As in ``EDGE_SOURCES``; without one, only this process can read the edges."""
 
+    @property
+    def names_keys(self) -> bool:
+        """Whether nodes are named by keys, not by numbers."""
+        return False
+
     @abstractmethod
     def cut(self, max_edges: int) -> list[Block] | None:
         """Pieces of at most ``max_edges`` edges, by their numbers; None where edges only come one after the other."""
@@ -73,6 +82,10 @@ class EdgeSource(ABC):
 
     def check(self, pieces: Sequence[tuple[Block, Sequence[int]]]) -> None:  # noqa: B027 - most files say nothing
         """Compare the ``crcs`` of all pieces, in their order, with what the file says of itself."""
+
+    def with_keys(self, keys: StoreKeys) -> EdgeSource:  # noqa: ARG002 - most sources name nodes by their numbers
+        """These edges where nodes that are named by keys are looked up in ``keys``."""
+        return self
 
     def identity(self) -> Json | None:
         """What these edges follow from, so that a build of the same ones can go on; None where that cannot be told."""
@@ -140,6 +153,15 @@ class JoinedEdges(EdgeSource):
         """All edges in order."""
         for part in self.parts:
             yield from part.stream(max_edges)
+
+    @property
+    def names_keys(self) -> bool:
+        """As its files do, which are all alike."""
+        return any(part.names_keys for part in self.parts)
+
+    def with_keys(self, keys: StoreKeys) -> JoinedEdges:
+        """Every file with these keys."""
+        return replace(self, parts=tuple(part.with_keys(keys) for part in self.parts))
 
     def identity(self) -> Json | None:
         """That of every file, if all have one."""

@@ -12,10 +12,19 @@ import pyarrow as pa
 
 from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.store.classes import name_classes
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.format import Manifest
 from ecgl_scale.store.nodes import LABEL, SPLIT
-from ecgl_scale.store.source import AnyArray, ColumnSource, DenseSource, GraphSource, SparseSource
+from ecgl_scale.store.source import (
+    AnyArray,
+    AnyColumn,
+    ColumnSource,
+    DenseSource,
+    GraphSource,
+    NameSource,
+    SparseSource,
+)
 
 _LOOPS = {"dropped": "drop", "kept": "keep", "added": "add"}
 
@@ -59,9 +68,13 @@ def fit_source(source: GraphSource, manifest: Manifest, store: AnyPath) -> Graph
     """The source as the store takes it, or an error that says what does not fit."""
     features = _fitting_features(source, manifest, store)
     columns = _fitting_columns(source, manifest, store)
+    keys = _fitting_keys(source, manifest, store)
     if source.num_nodes == 0:
         features, columns = None, ()
-    return replace(source, features=features, columns=columns, num_classes=None)
+    known = [str(label) for label in range(manifest.num_classes or 0)]
+    fitted = replace(source, features=features, columns=(*columns, *keys), num_classes=None)
+    named, names = name_classes(fitted, manifest.class_names or known)
+    return replace(named, class_names=names)
 
 
 def _fitting_features(source: GraphSource, manifest: Manifest, store: AnyPath) -> DenseSource | SparseSource | None:
@@ -85,9 +98,27 @@ def _fitting_features(source: GraphSource, manifest: Manifest, store: AnyPath) -
     return features
 
 
-def _fitting_columns(source: GraphSource, manifest: Manifest, store: AnyPath) -> tuple[ColumnSource, ...]:
+def _fitting_keys(source: GraphSource, manifest: Manifest, store: AnyPath) -> list[NameSource]:
+    """The keys of new nodes, where the nodes of the store have keys."""
+    section, keys = manifest.keys, source.keys
+    if section is None and source.id_column is not None:
+        raise InvalidInputError("nodes of the store have no keys", where=store, fix="leave out --id-column")
+    if section is None or not source.num_nodes:
+        return []
+    if keys is None or keys.name != section.name or keys.type != section.type:
+        found = "none" if keys is None else f"{keys.name!r} of {keys.type}"
+        raise InvalidInputError(
+            f"the new nodes have other keys than the store: {found}",
+            where=source.name if keys is None else keys.origin,
+            expected=f"a column {section.name!r} of {section.type}, as {store} has",
+            fix=f"--id-column {section.name}",
+        )
+    return [keys]
+
+
+def _fitting_columns(source: GraphSource, manifest: Manifest, store: AnyPath) -> tuple[AnyColumn, ...]:
     """A column of each name that the store has, in its order; labels and splits may be missing, and are -1 then."""
-    given = {column.name: column for column in source.columns}
+    given = {column.name: column for column in source.columns if column.name != source.id_column}
     for name, column in given.items():
         if name not in manifest.columns:
             raise InvalidInputError(
@@ -96,7 +127,7 @@ def _fitting_columns(source: GraphSource, manifest: Manifest, store: AnyPath) ->
                 expected=f"its columns: {', '.join(manifest.columns) or 'none'}",
                 fix="leave the column out, or ingest everything again with it",
             )
-    fitting = []
+    fitting: list[AnyColumn] = []
     for name, kind in manifest.columns.items():
         dtype = np.dtype(pa.type_for_alias(kind).to_pandas_dtype())
         if name in given:
@@ -117,9 +148,9 @@ def _missing(num_nodes: int, dtype: np.dtype[Any], max_rows: int) -> Iterator[An
         yield np.full(min(max(max_rows, 1), num_nodes - start), -1, dtype)
 
 
-def _as_stored(column: ColumnSource, dtype: np.dtype[Any]) -> ColumnSource:
+def _as_stored(column: AnyColumn, dtype: np.dtype[Any]) -> AnyColumn:
     """The column in the store's type; a value that would become another one is refused."""
-    if column.name in (LABEL, SPLIT) or column.dtype == dtype:
+    if isinstance(column, NameSource) or column.name in (LABEL, SPLIT) or column.dtype == dtype:
         return column
 
     def blocks(max_rows: int) -> Iterator[AnyArray]:

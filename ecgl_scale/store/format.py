@@ -30,6 +30,7 @@ TILES_DIRECTORY = "tiles"
 DENSE_DIRECTORY = "features.zarr"
 SPARSE_DIRECTORY = "features"
 NODES_NAME = "nodes.arrow"
+KEYS_NAME, KEY_INDEX_NAME = "keys.arrow", "key-index.arrow"
 
 PROBE_WINDOWS = 16
 PROBE_WINDOW_BYTES = 4096
@@ -85,9 +86,10 @@ class FeatureSection:
 
 @dataclass(frozen=True)
 class KeySection:
-    """The column by whose values users name nodes."""
+    """The keys of the nodes, which are in files of their own."""
 
     name: str
+    """What the column is called where it came from."""
     type: str
     """``string`` or ``int64``."""
 
@@ -106,8 +108,9 @@ class Manifest:
     files: dict[str, FileRecord]
     written_by: str = field(default=f"ecgl_scale {__version__}")
     keys: KeySection | None = None
-    """The users' names of nodes; left out of the file where there are none, as are the names of classes."""
+    """None where nodes have row numbers only; then the manifest does not speak of keys."""
     class_names: list[str] | None = None
+    """Names of the classes by their numbers; None, and left out, where classes are numbers without gaps."""
 
     @property
     def total_bytes(self) -> int:
@@ -210,6 +213,7 @@ def _check_sense(manifest: Manifest) -> None:
         raise ValueError(f"ids are {edges.id_dtype!r:.100}")
     if manifest.columns and NODES_NAME not in manifest.files:
         raise ValueError(f"there are node columns but no {NODES_NAME}")
+    check_names(manifest.keys, manifest.class_names, manifest.num_classes, manifest.files)
     if features is not None:
         check_features(features, manifest.num_nodes, manifest.files)
 
@@ -229,6 +233,19 @@ def check_features(features: FeatureSection, num_rows: int, files: Mapping[str, 
     num_files = sum(name.startswith(prefix) for name in files)
     if num_files != others - (-num_rows // features.rows_per_block):
         raise ValueError(f"{num_files} files of features are not one a block")
+
+
+def check_names(
+    keys: KeySection | None, names: list[str] | None, num_classes: int | None, files: Mapping[str, FileRecord]
+) -> None:
+    """Refuse keys without files, or files without keys, and names that are not one for each class."""
+    if keys is not None and keys.type not in ("string", "int64"):
+        raise ValueError(f"keys are {keys.type!r:.100}")
+    for name in (KEYS_NAME, KEY_INDEX_NAME):
+        if (name in files) != (keys is not None):
+            raise ValueError(f"keys and the file {name} come together")
+    if names is not None and (len(names) != num_classes or len(set(names)) != len(names)):
+        raise ValueError(f"{len(names)} names are not one for each of {num_classes} classes")
 
 
 def block_name(directory: str, index: int) -> str:

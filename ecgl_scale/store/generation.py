@@ -33,6 +33,7 @@ from ecgl_scale.store.format import (
     KeySection,
     Manifest,
     check_features,
+    check_names,
     read_files,
 )
 from ecgl_scale.store.signed_json import decode_signed, encode_signed, read_section, typed, without_none
@@ -252,6 +253,7 @@ def _check_sense(generation: GenerationManifest) -> None:
         generation.columns and not generation.num_new_nodes
     ):
         raise ValueError(f"node columns and {NODES_NAME} do not belong together")
+    check_names(generation.keys, generation.class_names, generation.num_classes, generation.files)
     if generation.features is not None:
         check_features(generation.features, generation.num_new_nodes, generation.files)
     _check_dropped(generation)

@@ -16,13 +16,14 @@ from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import expected_file
-from ecgl_scale.store.compose import GenerationInfo, address_of, folders_with_rows, generation_infos
+from ecgl_scale.store.compose import GenerationInfo, address_of, folders_with_rows, generation_infos, generations_of
 from ecgl_scale.store.dropped import Dropped
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import AnyFeatures, open_features
 from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import NODES_NAME, Manifest
+from ecgl_scale.store.keys.read import StoreKeys, open_keys
 from ecgl_scale.store.nodes import NodeColumns
 from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.remote import files_of
@@ -63,6 +64,7 @@ class GraphStore:
             names = [f"{part}{NODES_NAME}" for part in folders_with_rows(manifest)]
             written = {name: expected_file(manifest.files, name, files.location).written for name in names}
             self.nodes = NodeColumns(files, written, manifest.columns, self.dropped)
+        self.keys: StoreKeys | None = open_keys(files, manifest)
 
     @classmethod
     def open(cls, path: str | AnyPath, generation: int | None = None) -> GraphStore:
@@ -185,6 +187,7 @@ class GraphStore:
         files = {name: [record.size_bytes, record.crc32c] for name, record in sorted(self.manifest.files.items())}
         edges = self.manifest.edges
         facts = [files, self.num_nodes, edges.symmetrised, edges.keeps_duplicates, edges.self_loops]
+        facts += [] if self.class_names is None else [self.class_names]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     @cached_property
@@ -197,6 +200,11 @@ class GraphStore:
     def num_nodes(self) -> int:
         """Number of nodes."""
         return self.manifest.num_nodes
+
+    def has_dropped_since(self, generation: int) -> bool:
+        """Whether nodes were dropped after a generation."""
+        appended = generations_of(self.manifest)[1]
+        return any(later.dropped is not None for later in appended if later.number > generation)
 
     @property
     def num_dropped(self) -> int:
@@ -217,6 +225,15 @@ class GraphStore:
     def num_classes(self) -> int | None:
         """Number of classes; None without labels."""
         return self.manifest.num_classes
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes by their numbers; None where they are the numbers 0, 1, 2, ... themselves."""
+        return None if self.manifest.class_names is None else tuple(self.manifest.class_names)
+
+    def class_name(self, label: int) -> str:
+        """What users call the class of a label."""
+        return str(label) if self.manifest.class_names is None else self.manifest.class_names[label]
 
     @property
     def has_sparse_features(self) -> bool:

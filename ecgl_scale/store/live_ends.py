@@ -13,6 +13,7 @@ from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import EcglError, InvalidInputError
 from ecgl_scale.store.dropped import Dropped, open_dropped
 from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, describe_edges, open_edges
+from ecgl_scale.store.keys.read import StoreKeys
 from ecgl_scale.store.remote import files_of
 from ecgl_scale.store.view import StoreView, read_view
 
@@ -26,6 +27,10 @@ class LiveEnds(EdgeSource):
         self._address = address
         # Only what can be sent to another process has a kind.
         self.kind = "live ends" if edges.kind else ""  # type: ignore[misc]
+
+    def with_keys(self, keys: StoreKeys) -> EdgeSource:
+        """The edges with keys, looked at in the same way."""
+        return LiveEnds(self._edges.with_keys(keys), self._dropped, self._address)
 
     def cut(self, max_edges: int) -> list[Block] | None:
         """Pieces are those of the source."""

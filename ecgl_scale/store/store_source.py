@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource
 from ecgl_scale.store.edges.older import Pairs
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.row_source import RowSource
-from ecgl_scale.store.source import AnyArray, ColumnSource, CsrBlock, SparseSource
+from ecgl_scale.store.source import AnyArray, ColumnSource, CsrBlock, NameSource, SparseSource
 
 Ids = NDArray[np.int64]
 IDS_AT_ONCE = 1 << 20
@@ -99,6 +99,19 @@ class StoreNodes:
                     yield values[self.ids(row, min(row + max_rows, stop)) - first]
 
         return ColumnSource(name, dtype, str(self.graph.path), blocks)
+
+    def keys(self) -> tuple[NameSource, ...]:
+        """The keys of the nodes; none where the store has none."""
+        keys = self.graph.keys
+        if keys is None:
+            return ()
+
+        def blocks(max_rows: int) -> Iterator[pa.Array]:
+            for start in range(0, self.size, max_rows):
+                yield keys.keys_of(self.ids(start, start + max_rows))
+
+        type_: Literal["string", "int64"] = "string" if keys.type == "string" else "int64"
+        return (NameSource(keys.name, type_, str(self.graph.path), blocks),)
 
     def sparse_features(self) -> SparseSource:
         """The features without their zeros."""

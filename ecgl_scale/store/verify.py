@@ -2,7 +2,7 @@
 
 ``check_files`` compares names, kinds, sizes and probes with the manifest: missing, emptied, truncated, swapped, stale
 and linked files are found without reading much. ``verify_store`` reads everything: crc32c of all bytes, rows sorted
-and in range, tiles holding the same edges.
+and in range, tiles holding the same edges, keys leading to their rows.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from ecgl_scale.store.features.files import open_features
 from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import FileRecord, Manifest, probe_file
 from ecgl_scale.store.generation import GENERATIONS_DIRECTORY
+from ecgl_scale.store.keys.check import check_keys
+from ecgl_scale.store.keys.read import open_keys
 from ecgl_scale.store.ragged import Ragged, check_size
 from ecgl_scale.store.remote import MirroredFiles, check_objects, check_probes, files_of
 from ecgl_scale.store.view import read_view
@@ -150,6 +152,8 @@ def verify_store(store: AnyPath, resources: Resources, *, fast: bool = False) ->
         if found != manifest.edges.num_edges:
             expected = f"{manifest.edges.num_edges:,}"
             raise CorruptStoreError(f"the blocks hold {found:,} edges", where=store, expected=expected)
+        if (keys := open_keys(files, manifest)) is not None:
+            check_keys(keys, resources.on_event)
     return VerifyReport(len(manifest.files), manifest.total_bytes, manifest.num_nodes, manifest.edges.num_edges)
 
 

@@ -158,7 +158,7 @@ BAD_NODES = {
     "a column more": ({"x": numbers(2), "columns": {"year": [1, 2], "month": [1, 2]}}, "no node column 'month'"),
     "other values": ({"x": numbers(2), "columns": {"year": [1, 2.5]}}, r"2.5 cannot be stored as int64[\s\S]*row 1"),
     "not a number": ({"x": numbers(2), "columns": {"year": [1, np.nan]}}, r"nan cannot be stored"),
-    "a gap of classes": ({"x": numbers(2), "y": [1, 4], "columns": {"year": [1, 2]}}, "class 3 has no node"),
+    "no class": ({"x": numbers(2), "y": [1, -4], "columns": {"year": [1, 2]}}, r"label -4 is not a class[\s\S]*row 1"),
     "an unknown node": (
         {"edge_index": [[0, 1], [52, 7]], "x": numbers(2), "columns": {"year": [1, 2]}},
         r"edge 0 -> 52 names a node that does not exist[\s\S]*row 0[\s\S]*ids from 0 to 51",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -266,3 +267,40 @@ def test_the_graph_of_some_nodes_is_extracted_without_the_edges_of_dropped_ones(
     wanted = [(s // 2, d // 2) for s, d in twin.live_edges() if s % 2 == d % 2 == 0]
     assert sorted(zip(*found.to_edge_index().tolist(), strict=True)) == wanted
     np.testing.assert_array_equal(found.column("label"), graph.column("label")[::2])
+
+
+@pytest.mark.parametrize("kind", ["string", "int64"])
+def test_keys_of_dropped_nodes_are_unknown_may_come_again_and_are_erased(tmp_path, kind):
+    def names(numbers):
+        return np.array([f"n{number}" for number in numbers]) if kind == "string" else np.array(numbers) * 7
+
+    def source(edges, numbers, labels):
+        columns = {"id": names(numbers)}
+        return replace(
+            array_source(edges, y=labels, num_nodes=len(numbers), columns=columns, adds=True), id_column="id"
+        )
+
+    path, words = tmp_path / "store", np.array(["pear", "fig", "plum"])
+    build_store(source(random_edges(90, 300, 1), range(90), words[np.arange(90) % 3]), path, at())
+    append_store(source(random_edges(100, 200, 2), range(90, 100), words[np.arange(10) % 3]), path, at())
+    drop_nodes(path, np.array([3, 95]), at())
+    keys = GraphStore.open(path).keys
+    assert keys.rows_of(names([2, 3, 95, 96])).tolist() == [2, -1, -1, 96]
+    assert keys.with_dropped().rows_of(names([2, 3, 95])).tolist() == [2, 3, 95]
+    append_store(source(np.array([[100], [4]]), [95], words[:1]), path, at())
+    keys = GraphStore.open(path).keys
+    assert keys.rows_of(names([3, 95])).tolist() == keys.with_dropped().rows_of(names([200, 95])).tolist() == [-1, 100]
+    del keys
+    verify_store(path, at())
+    compact_store(path, at())
+    graph = GraphStore.open(path)
+    left = [number for number in range(100) if number not in (3, 95)] + [95]
+    assert graph.keys.rows_of(names(left)).tolist() == list(range(99))
+    assert graph.keys.keys_of(range(99)).to_pylist() == names(left).tolist()
+    assert graph.class_names == ("pear", "fig", "plum")
+
+    once = tmp_path / "once"
+    everything = source(graph.to_edge_index(), left, words[graph.column("label")])
+    build_store(everything, once, at(), options=KEEP_ALL)
+    ours, theirs = bytes_of(path), bytes_of(once)
+    assert {name for name in ours if ours[name] != theirs[name]} == {"manifest.json"}

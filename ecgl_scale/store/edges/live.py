@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.live import copy_live, count_live
 from ecgl_scale.engine.block import Block
+from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.store.compose import StoredBlock
 from ecgl_scale.store.dropped import Dropped
 from ecgl_scale.store.edges.older import PART_EDGES, BlockRows, merge_bytes
@@ -31,6 +32,7 @@ class LiveRows(BlockRows):
         self._rows = rows
         self._block = block
         self._bits = dropped.bits
+        self._num_nodes = dropped.num_nodes
         self.num_rows = rows.num_rows
         self.num_edges = num_edges
 
@@ -66,12 +68,26 @@ class LiveRows(BlockRows):
     def counts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Edges into each of some rows."""
         counts = np.empty(rows.size, np.int64)
-        self._count(self._rows.select(rows), rows, counts)
+        self._count(self._selected(rows), rows, counts)
         return counts
+
+    def find_bad_offsets(self, rows: NDArray[np.int64]) -> int:
+        """Position of the first of some rows whose offsets, in the block's own file, make no sense; -1 if none."""
+        return self._rows.find_bad_offsets(rows)
 
     def select(self, rows: NDArray[np.int64]) -> Ragged:
         """Some rows, in the order asked for, as a copy."""
-        return self._filtered(self._rows.select(rows), rows)
+        return self._filtered(self._selected(rows), rows)
+
+    def _selected(self, rows: NDArray[np.int64]) -> Ragged:
+        """Some rows as they are stored. Nobody may have looked at their ids so far, and bits are found by them."""
+        found = self._rows.select(rows)
+        if found.values.size and found.values.max() >= self._num_nodes:
+            raise CorruptStoreError(
+                f"a row of nodes {self._block.start:,} to {self._block.stop - 1:,} has a source that is no node",
+                fix="run ecgl verify, and copy the store again from a good one",
+            )
+        return found
 
     def _filtered(self, rows: Ragged, local: NDArray[np.int64]) -> Ragged:
         offsets = np.empty(local.size + 1, np.int64)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.halo import copy_rows
 from ecgl_kernels.older import count_rows, find_bad_pair, merge_range, merge_some, scatter_rows, sort_rows
+from ecgl_kernels.some_rows import find_bad_offsets
 from ecgl_scale.store.checked import corrupt, expected_file
 from ecgl_scale.store.compose import OlderPiece, StoredBlock
 from ecgl_scale.store.edges.plan import id_dtype_of
@@ -145,6 +146,10 @@ class BlockRows:
         if touched.size:
             counts += np.where(touched[places] == rows, starts[places + 1] - starts[places], 0)
         return counts
+
+    def find_bad_offsets(self, rows: NDArray[np.int64]) -> int:
+        """Position of the first of some rows whose offsets, in the block's own file, make no sense; -1 if none."""
+        return find_bad_offsets(self._own.offsets, self._own.values.size, rows)
 
     def select(self, rows: NDArray[np.int64]) -> Ragged:
         """Some rows, in the order asked for, as a copy."""

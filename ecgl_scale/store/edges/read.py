@@ -18,9 +18,9 @@ from ecgl_kernels.csr import count_sources, find_bad_row
 from ecgl_kernels.older import count_rows
 from ecgl_scale.base.durable import WrittenFile
 from ecgl_scale.engine.block import Block
-from ecgl_scale.errors import UsageError
+from ecgl_scale.errors import CorruptStoreError, UsageError
 from ecgl_scale.store.checked import corrupt, expected_file
-from ecgl_scale.store.compose import StoredBlock, stored_blocks
+from ecgl_scale.store.compose import StoredBlock, generations_of, stored_blocks
 from ecgl_scale.store.dropped import open_dropped
 from ecgl_scale.store.edges.live import LiveRows, live_bytes, live_part_bytes
 from ecgl_scale.store.edges.older import BlockRows, OlderFiles, Pairs, held_bytes, merge_bytes, part_bytes
@@ -124,8 +124,11 @@ class EdgeStore(_BlockFiles):
             whole = find_bad_row(rows.offsets, rows.values, stored.num_nodes, True) < 0
         if not whole:
             self._checked.discard(block.index)
-            raise corrupt(self.path(block), f"does not hold the edges into rows {block.start:,} to {block.stop - 1:,}")
+            raise self._no_edges_of(block)
         return rows
+
+    def _no_edges_of(self, block: Block) -> CorruptStoreError:
+        return corrupt(self.path(block), f"does not hold the edges into rows {block.start:,} to {block.stop - 1:,}")
 
     def num_edges_of(self, block: Block) -> int:
         """Edges of a block, without opening it."""
@@ -151,14 +154,49 @@ class EdgeStore(_BlockFiles):
     def rows(self, block: Block) -> BlockRows:
         """The rows of a block, for those who read some of them at a time, or again. Memory: see ``BlockRows``."""
         stored = self._stored[block.index]
-        rows = BlockRows(self._read(block), self.older_pairs(block), stored, self.id_dtype)
+        return self._live(BlockRows(self._read(block), self.older_pairs(block), stored, self.id_dtype), stored)
+
+    def _live(self, rows: BlockRows, stored: StoredBlock) -> BlockRows:
+        """The rows without the edges of nodes that were dropped."""
         if self.dropped is None or not self._loses(stored):
             return rows
-        return LiveRows(rows, block, self.dropped, self.num_edges_of(block))
+        return LiveRows(rows, stored.block, self.dropped, self.num_edges_of(stored.block))
 
     def own_rows(self, block: Block) -> Ragged:
         """The rows of a block's own file, without what came later, with edges of nodes that were dropped."""
         return self._read(block)
+
+    def rows_unchecked(self, block: Block) -> BlockRows:
+        """As ``rows``, without a look at the block's own file: whoever asks for some rows checks those.
+
+        ``some_rows`` does. Only the offsets and ids of rows that are asked for are read, but in a block that has grown
+        longer, of which all offsets are.
+        """
+        rows = read_ragged(self.path(block), self.expected(block), check_crc=False, is_streamed=True)
+        stored = self._stored[block.index]
+        sizes = (rows.offsets.size, rows.values.size)
+        if sizes != (stored.num_rows + 1, stored.num_edges) or rows.values.dtype != id_dtype_of(stored.num_nodes):
+            raise self._no_edges_of(block)
+        return self._live(BlockRows(rows, self.older_pairs(block), stored, self.id_dtype), stored)
+
+    def older_since(self, generation: int) -> Iterator[Pairs]:
+        """Edges into rows of older blocks that came after a generation; views, not copies."""
+        folders = self._folders_since(generation)
+        for stored in self._stored:
+            if any(piece.file.startswith(folders) for piece in stored.older):
+                pairs = zip(stored.older, self.older.pairs(stored), strict=True)
+                yield from (found for piece, found in pairs if piece.file.startswith(folders))
+
+    def own_since(self, generation: int) -> Iterator[NDArray[Any]]:
+        """Sources of the edges into blocks that came after a generation; views, not copies."""
+        folders = self._folders_since(generation)
+        for stored in self._stored:
+            if stored.folder.startswith(folders):
+                yield self._read(stored.block).values
+
+    def _folders_since(self, generation: int) -> tuple[str, ...]:
+        appended = generations_of(self._manifest)[1]
+        return tuple(f"{later.folder}/" for later in appended if later.number > generation)
 
     def older_pairs(self, block: Block) -> list[Pairs]:
         """Edges into a block that came later, by generation, in the order of tiles, as they are stored; no copies."""

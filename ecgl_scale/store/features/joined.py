@@ -120,6 +120,11 @@ class JoinedSparse(SparseFeatures):
         part, own = self._places[block.index]
         return self._parts[part].read(own)
 
+    def map_unchecked(self, block: Block) -> tuple[CsrBlock, NDArray[np.int64]]:
+        """As ``read``, without a look at the rows."""
+        part, own = self._places[block.index]
+        return self._parts[part].map_unchecked(own)
+
     read_csr = read
 
 
