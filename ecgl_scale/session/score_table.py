@@ -140,7 +140,9 @@ class Naming:
 
         if self.dropped is not None:
             gone = self.dropped.among(batch.nodes)
-            batch = Scores(batch.nodes, np.where(gone, -1, batch.label), np.where(gone, np.float32(0), batch.score))
+            label, score = batch.label.copy(), batch.score.copy()
+            label[gone], score[gone] = -1, 0
+            batch = Scores(batch.nodes, label, score)
         numbers = {"node": batch.nodes, "label": batch.label, "score": batch.score}
         found = {name: as_arrow(numbers[name], dtype) for name, dtype in COLUMNS.items()}
         if self.classes is not None:

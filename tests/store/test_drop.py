@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -275,10 +274,8 @@ def test_keys_of_dropped_nodes_are_unknown_may_come_again_and_are_erased(tmp_pat
         return np.array([f"n{number}" for number in numbers]) if kind == "string" else np.array(numbers) * 7
 
     def source(edges, numbers, labels):
-        columns = {"id": names(numbers)}
-        return replace(
-            array_source(edges, y=labels, num_nodes=len(numbers), columns=columns, adds=True), id_column="id"
-        )
+        np.savez(tmp_path / "new.npz", edge_index=edges, y=labels, id=names(numbers))
+        return open_npz_source(tmp_path / "new.npz", id_column="id", adds=True)
 
     path, words = tmp_path / "store", np.array(["pear", "fig", "plum"])
     build_store(source(random_edges(90, 300, 1), range(90), words[np.arange(90) % 3]), path, at())
