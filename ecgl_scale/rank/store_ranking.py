@@ -111,7 +111,7 @@ def rank_store(
                 values[graph.dropped.ids] = 0.0
         with clock.stage("write"):
             nodes = None if request.topk is None else _chosen(graph, scores, request, candidates, request.topk)
-            write_scores(out, nodes, scores)
+            write_scores(out, nodes, scores, graph.keys if request.by_key else None)
         shutil.rmtree(journal_path, ignore_errors=True)
     return RankReport(
         num_nodes=graph.num_nodes,

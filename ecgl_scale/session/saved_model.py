@@ -63,7 +63,9 @@ class SavedModel:
         if self.class_names is not None:
             return dict(zip(labels, self.class_names, strict=True))
         names = graph.class_names
-        return names and {label: names[label] if label < len(names) else str(label) for label in labels}
+        if names is None:
+            return None
+        return {label: names[label] if label < len(names) else str(label) for label in labels}
 
 
 def names_of_outputs(classes: Sequence[int], class_names: Sequence[str] | None) -> dict[str, list[str]]:

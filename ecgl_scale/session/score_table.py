@@ -143,7 +143,7 @@ class Naming:
             label, score = batch.label.copy(), batch.score.copy()
             label[gone], score[gone] = -1, 0
             batch = Scores(batch.nodes, label, score)
-        numbers = {"node": batch.nodes, "label": batch.label, "score": batch.score}
+        numbers: dict[str, NDArray[Any]] = {"node": batch.nodes, "label": batch.label, "score": batch.score}
         found = {name: as_arrow(numbers[name], dtype) for name, dtype in COLUMNS.items()}
         if self.classes is not None:
             labels, places = np.unique(batch.label, return_inverse=True)

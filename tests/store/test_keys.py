@@ -282,3 +282,13 @@ def test_the_command_line_takes_keys_and_shows_them(tmp_path: Path) -> None:
     refused = run_cli(*command, "--id", "--id-column", "id", "--overwrite")
     assert refused.code == 3
     assert f"{edges}, column dst, row 2" in refused.stderr
+
+
+def test_scores_of_a_ranking_have_the_keys_on_request(tmp_path: Path) -> None:
+    store_of(tmp_path, TEXTS)
+    out = tmp_path / "scores.parquet"
+    for more, rows in (((), [0, 1, 2, 3, 4]), (("--topk", 2), None)):
+        assert run_cli("rank", tmp_path / "g.ecgl", "--out", out, "--ignore-features", "--id", *more).code == 0
+        table = pq.read_table(out)
+        assert table.column_names == ["node", "name", "importance"]
+        assert table["name"].to_pylist() == [TEXTS[row] for row in rows or table["node"].to_pylist()]
