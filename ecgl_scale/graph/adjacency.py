@@ -102,6 +102,7 @@ class Adjacency:
         self._starts = np.array(section.block_starts, np.int64)
         self._edges_before = np.concatenate([[0], np.cumsum(section.block_edges)])
         self._mapped: dict[int, BlockRows] = {}
+        self._kept_merged: set[int] = set()
 
     def blocks(self) -> list[Block]:
         """Blocks as stored."""
@@ -110,8 +111,19 @@ class Adjacency:
     def stored(self, block: Block) -> BlockRows:
         """A block as stored; kept mapped, as mapping it anew would fault every page in again."""
         if block.index not in self._mapped:
-            self._mapped[block.index] = self._edges.rows(block)
+            rows = self._edges.rows(block)
+            if block.index in self._kept_merged:
+                rows.merge()
+            self._mapped[block.index] = rows
         return self._mapped[block.index]
+
+    def keep_merged(self, room_bytes: int) -> None:
+        """Let rows that edges came into later be merged once, for as many blocks as the room has memory for."""
+        for block in self.blocks():
+            needed = self._edges.merged_bytes_of(block)
+            if 0 < needed <= room_bytes:
+                self._kept_merged.add(block.index)
+                room_bytes -= needed
 
     def read_all(self, *, threads: int) -> None:
         """Map and check every block, several at once."""
@@ -190,6 +202,12 @@ class Adjacency:
         row = np.empty(self.num_nodes, np.float32)
         counts = np.full(self.num_nodes, self.adds_self, np.uint32) if norm == "sym" and not self.is_symmetric else None
         for block in self.blocks():
+            if not self._drops:
+                degrees = self.stored(block).degrees() + self.adds_self
+                invert_degrees(degrees, norm == "sym", row[block.start : block.stop])
+                if counts is not None:
+                    self._edges.count_out_edges(block, counts)
+                continue
             for first, rows in self.pieces(block.start, block.stop):
                 rows.inverse_degrees(norm, adds_self=self.adds_self, out=row[first : first + rows.num_rows])
                 if counts is not None:

@@ -8,7 +8,7 @@ sends changes at D and wherever its input did, what it receives changes at R and
 ``received`` of the last pass is the answer. D is empty for sum and mean. For sym it is R in symmetric graphs, where
 both degrees are one, and the sources of new edges in directed ones. Out-neighbours are in-neighbours in symmetric
 graphs, so only their rows are read; in others every hop reads all edges once.
-Memory: half a byte a node, what is read of new edges at once, and rows in symmetric graphs.
+Memory: a byte a node, what a merge of new edges into a block takes, and rows in symmetric graphs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from ecgl_scale.store.edges.some_rows import SomeRows
 from ecgl_scale.store.graph import GraphStore
 
 ROWS_AT_ONCE = 1 << 16
+SETS = 8
+"""Sets of nodes that there are at once."""
 STREAM_FROM_SHARE = 4
 """With more than one node in so many to look at, reading all edges in order is quicker than rows here and there."""
 
@@ -35,6 +37,9 @@ def changed_since(graph: GraphStore, generation: int, hops: int, norm: Norm, res
         return np.empty(0, np.int64)
     if graph.has_dropped_since(generation):
         return np.arange(num_nodes)  # edges that went are in no list: all nodes may have lost some
+    need = SETS * num_nodes // 8 + graph.edges.merge_bytes + graph.edges.reading_bytes(1)
+    formula = f"{SETS} bits for each of {num_nodes:,} nodes, and edges that came later, merged"
+    resources.require(need, stage="the search for nodes that have changed", formula=formula)
     receivers, senders = NodeSet(num_nodes), NodeSet(num_nodes)
     receivers.add(np.arange(*graph.new_nodes(generation)))
     new = receivers.copy()

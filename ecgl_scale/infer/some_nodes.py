@@ -67,6 +67,7 @@ class NodeInference:
             features.num_rows,
             features.graph.edges.id_dtype.itemsize,
             self._reader.reads_all_edges,
+            features.graph.edges.reading_bytes(resources.threads),
         )
         self._room_bytes = resources.room_bytes
         self._first: Neighbourhood | None = None

@@ -4,6 +4,8 @@ reserve + weights + a bit and a half for each node of the graph (12 bytes more w
 + neighbourhood       40 bytes a node, 2 ids and 4 bytes an edge
 + rows of a pass      4 bytes for each column of the nodes it reads and of those it writes
 + work of the backend, and before that what a gather of features takes
++ the rows that were asked for, twice
++ what is held of edges that came later, in a store that has grown
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ class SomeSizes:
     """The whole graph has so many."""
     id_bytes: int
     reads_all_edges: bool
+    later_bytes: int = 0
+    """What is held of edges that came later, at most."""
 
     @property
     def fixed_bytes(self) -> int:
@@ -41,7 +45,7 @@ class SomeSizes:
         weights += [] if program.before is None else [program.before.weight_t]
         reserve = RESERVE_BYTES if self.backend == "numba" else TORCH_RESERVE_BYTES
         sets = self.num_nodes // 8 * 2 + self.num_nodes // 16 + (SCALES_BYTES * self.num_nodes) * self.reads_all_edges
-        return reserve + sets + 2 * sum(weight.nbytes for weight in weights if weight is not None)
+        return reserve + sets + self.later_bytes + 2 * sum(weight.nbytes for weight in weights if weight is not None)
 
     def found_bytes(self, num_nodes: int, num_edges: int) -> int:
         """What it takes to find a neighbourhood."""

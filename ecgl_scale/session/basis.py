@@ -45,7 +45,7 @@ class Basis:
     """A finished model, checked, and what it is to learn next."""
 
     directory: Path
-    """Of the version that counts."""
+    """The directory of the version that counts."""
     seal: Seal
     saved: SavedModel
     state: RunState
@@ -268,7 +268,7 @@ def link_file(path: Path, target: Path) -> None:
 
 
 def link_tree(folder: Path, target: Path) -> None:
-    """The same for a folder of such files, which appears whole; one that is there stays."""
+    """Give a folder of such files a second name; it appears whole, and one that is there stays."""
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         coming = target.with_name(f".{target.name}.coming")

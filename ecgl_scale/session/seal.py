@@ -38,7 +38,7 @@ class Seal:
     """What a model was made of, and its files."""
 
     config_digest: str
-    """Of the keys that change results; others may be changed in its config.yaml."""
+    """A digest of the keys that change results; others may be changed in its config.yaml."""
     store_identity: str
     generation: int
     num_nodes: int

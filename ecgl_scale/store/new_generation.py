@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -65,7 +66,7 @@ class NewGeneration:
                 self.path.mkdir(parents=True)
                 fsync_directory(self._store)
         except BaseException:
-            self.__exit__()
+            self.__exit__(*sys.exc_info())
             raise
         return self
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -54,7 +55,7 @@ class PutGeneration:
                 shutil.rmtree(self.path, ignore_errors=True)
                 self.path.mkdir()
         except BaseException:
-            self.__exit__()
+            self.__exit__(*sys.exc_info())
             raise
         return self
 
@@ -97,7 +98,9 @@ class PutGeneration:
         if hasattr(self, "path"):
             shutil.rmtree(self.path, ignore_errors=True)
         if any(failure):
-            with suppress(EcglError, OSError):
+            with suppress(
+                EcglError, OSError, AttributeError
+            ):  # the last of a failure before there was anything to remove
                 if self._client.tag(MANIFEST_NAME) == self._tag:
                     self._client.delete(self._left_over())
         os.close(self._lock)

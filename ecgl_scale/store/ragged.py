@@ -22,7 +22,7 @@ from ecgl_scale.errors import IncompleteStoreError
 from ecgl_scale.store.checked import corrupt
 
 WHOLE_FROM_SHARE = 8
-"""Of whose rows one in so many is wanted, that file is read, and compared with its crc32c, as a whole."""
+"""A file is read, and compared with its crc32c, as a whole where one in so many of its rows is wanted."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource
-from ecgl_scale.store.edges.older import Pairs
+from ecgl_scale.store.edges.older import OlderSpan, Pairs
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.row_source import RowSource
 from ecgl_scale.store.source import AnyArray, ColumnSource, CsrBlock, NameSource, SparseSource
@@ -158,18 +158,18 @@ class StoreEdges(EdgeSource):
     def __init__(self, nodes: StoreNodes) -> None:
         self._nodes = nodes
         self._edges = nodes.graph.edges
-        in_blocks = np.diff(nodes.before(nodes.graph.manifest.edges.block_starts)).tolist()
-        wanted = [block for block in self._edges.blocks() if in_blocks[block.index]]
-        sizes = [(block, part, size) for block in wanted for part, size in self._edges.parts_of(block)]
-        self._parts = [(block, part) for block, part, _ in sizes]
-        self._starts = [0, *accumulate(size for _, _, size in sizes)]
+        wanted = (np.diff(nodes.before(nodes.graph.manifest.edges.block_starts)) > 0).tolist()
+        blocks = [block for block in self._edges.blocks() if wanted[block.index]]
+        spans = self._edges.older.spans(wanted)
+        self._parts: list[Block | OlderSpan] = [*blocks, *spans]
+        sizes = [*map(self._edges.num_own_edges, blocks), *(span.stop - span.first for span in spans)]
+        self._starts = [0, *accumulate(sizes)]
         self._numbers = None if nodes.are_all else nodes.new_numbers()
 
     def cut(self, max_edges: int) -> list[Block]:
         """The edges of blocks that hold a chosen node."""
         pieces: list[Block] = []
-        for index in range(len(self._parts)):
-            first, last = self._starts[index : index + 2]
+        for first, last in pairwise(self._starts):
             for start in range(first, last, max_edges):
                 pieces.append(Block(len(pieces), start, min(start + max_edges, last)))
         return pieces
@@ -177,14 +177,13 @@ class StoreEdges(EdgeSource):
     def read(self, start: int, stop: int) -> EdgeBlock:
         """Those of the edges ``start`` up to ``stop``, all of one part, whose ends are both chosen."""
         index = bisect_right(self._starts, start) - 1
-        block, part = self._parts[index]
-        first = start - self._starts[index]
+        part, first = self._parts[index], start - self._starts[index]
         within = (first, stop - self._starts[index])
-        if part is None:
-            dst, src = self._of_rows(block, within)
+        if isinstance(part, Block):
+            (dst, src), origin = self._of_rows(part, within), str(self._edges.path(part))
         else:
-            dst, src = self._of_pairs(self._edges.older_pairs(block)[part], within)
-        return EdgeBlock(src, dst, str(self._edges.path(block)), first)
+            (dst, src), origin = self._of_pairs(self._edges.older.read_span(part), within), part.file
+        return EdgeBlock(src, dst, origin, first)
 
     def _of_pairs(self, pairs: Pairs, within: tuple[int, int]) -> tuple[AnyArray, AnyArray]:
         dst, src = pairs.dst[slice(*within)], pairs.src[slice(*within)]

@@ -21,6 +21,9 @@ from ecgl_kernels.tiles import RANGE_BITS
 UNIT_EDGES = 1 << 14
 """Four places of so many edges are swept at once, as those of a long tile are: see ``pagerank``."""
 
+SHORT_ROW = 48
+"""Up to so many sources are put in their places one by one."""
+
 Ints = NDArray[np.int64]
 Ids = NDArray[Any]
 
@@ -66,32 +69,37 @@ def scatter_rows(dst: Ids, src: Ids, first_row: int, cursors: Ints, sources: Ids
 
 @kernel
 def sort_rows(starts: Ints, sources: Ids) -> None:
-    """Sort the rows ``sources[starts[t]:starts[t + 1]]`` that do not ascend yet."""
+    """Sort the rows ``sources[starts[t]:starts[t + 1]]``, each of which is a few ascending runs."""
     for t in range(starts.size - 1):
-        for p in range(starts[t] + 1, starts[t + 1]):
-            if sources[p] < sources[p - 1]:
-                sources[starts[t] : starts[t + 1]].sort()
-                break
+        start, stop = starts[t], starts[t + 1]
+        if stop - start > SHORT_ROW:
+            for p in range(start + 1, stop):
+                if sources[p] < sources[p - 1]:
+                    sources[start:stop].sort()
+                    break
+            continue
+        for p in range(start + 1, stop):
+            source, place = sources[p], p
+            while place > start and sources[place - 1] > source:
+                sources[place] = sources[place - 1]
+                place -= 1
+            sources[place] = source
 
 
 @inline
 def _merge_row(own: Ids, own_start: int, own_stop: int, later: Ids, start: int, stop: int, out: Ids, place: int) -> int:
-    p, q = own_start, start
-    while p < own_stop and q < stop:
-        if own[p] <= later[q]:
+    p = own_start
+    for q in range(start, stop):
+        source = later[q]
+        while p < own_stop and own[p] <= source:
             out[place] = own[p]
             p += 1
-        else:
-            out[place] = later[q]
-            q += 1
+            place += 1
+        out[place] = source
         place += 1
     while p < own_stop:
         out[place] = own[p]
         p += 1
-        place += 1
-    while q < stop:
-        out[place] = later[q]
-        q += 1
         place += 1
     return place
 

@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 
 from ecgl_scale import GraphStore
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.engine.scripted import ScriptedExecutor
 from ecgl_scale.rank.attribute import attribute_vector
 from ecgl_scale.rank.degrees import keep_degrees, out_degrees
-from ecgl_scale.rank.diversity import rank_diversity
+from ecgl_scale.rank.diversity import plan_diversity, rank_diversity
 from ecgl_scale.rank.pagerank import PageRankSettings, rank_importance
 from ecgl_scale.rank.rank_vectors import stripe_cuts
 from ecgl_scale.rank.request import RankRequest
+from ecgl_scale.rank.sizes import FeatureSizes
 from ecgl_scale.rank.store_ranking import plan_rank
 from ecgl_scale.store.edges import older
 from ecgl_scale.store.edges.plan import BuildOptions
+from ecgl_scale.units import MIB
 from tests.grown_stores import ACROSS_RANGES, make_both
 from tests.resources import at
 
@@ -78,3 +81,15 @@ def test_a_plan_counts_the_memory_of_merged_edges(both):
     plans = [plan_rank(graph, request, resources, features=graph.features) for graph in (both.grown, both.whole)]
     needs = [{stage.stage: stage.host_bytes for stage in plan.stages}["diversity"] for plan in plans]
     assert needs[0] - needs[1] >= both.grown.edges.reading_bytes(2) - (1 << 20) > 0
+
+
+def test_the_least_budget_gives_the_same_bits_and_is_kept_to(both):
+    wanted = rank_diversity(both.whole, at()).scores
+    rank_diversity(both.grown, at(threads=2))  # what stays with the process does so before the budget is chosen
+    sizes = FeatureSizes.of(both.grown.features, both.grown)
+    need = plan_diversity(sizes, 2, edge_bytes=both.grown.edges.reading_bytes(2)).least
+    budget = own_memory_bytes() + need + 2 * MIB
+    with PeakSampler() as sampler:
+        found = rank_diversity(both.grown, at(budget, threads=2))
+    np.testing.assert_array_equal(found.scores, wanted)
+    assert sampler.peak_bytes <= budget

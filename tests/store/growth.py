@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from ecgl_scale import GraphStore
 from ecgl_scale.store.append import append_store
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.compose import stored_blocks
@@ -70,6 +71,8 @@ def assert_grown(path, parts, num_nodes, options):
     )
     section = read_view(path).manifest.edges
     assert sorted(stored_edges(path)) == sorted(edges)
+    read = GraphStore.open(path).to_edge_index().T.tolist()
+    assert [*map(tuple, read)] == sorted(edges, key=lambda edge: edge[::-1])
     assert (section.num_edges, sum(section.block_edges)) == (len(edges), len(edges))
     assert section.input_edges == everything.shape[1]
     assert (section.dropped_self_loops, section.dropped_duplicates) == (dropped_loops, dropped_duplicates)

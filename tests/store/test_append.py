@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from ecgl_scale import GraphStore
+from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.engine.scripted import ScriptedExecutor
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, StoreError, UsageError
 from ecgl_scale.store import append
@@ -19,6 +20,7 @@ from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store
 from ecgl_scale.store.view import read_view
+from ecgl_scale.units import MIB
 from tests.resources import at
 from tests.store.graphs import KEEP_ALL, bytes_of, random_edges
 from tests.store.growth import assert_grown, files_of_generation, grow_store, pairs_in, parts_of, stored_edges
@@ -102,6 +104,22 @@ def test_an_append_of_edges_that_are_all_there_has_no_files(tmp_path):
     assert view.manifest.appended[0].edges.num_edges == 0
     assert [*files_of_generation(tmp_path / "g", 1)] == ["manifest.json"]
     assert_grown(tmp_path / "g", [edges, edges], 1_000, DROP)
+
+
+def test_an_append_of_nothing_is_a_generation_without_files(tmp_path):
+    grow_store(tmp_path / "g", [100], [random_edges(100, 50)], WITH_LOOPS)
+    append_store(array_source(adds=True), tmp_path / "g", at())
+    assert [*files_of_generation(tmp_path / "g", 1)] == ["manifest.json"]
+    assert GraphStore.open(tmp_path / "g").generation == 1
+    verify_store(tmp_path / "g", at())
+
+
+def test_a_store_that_has_grown_can_be_replaced_as_a_whole(tmp_path):
+    grow_store(tmp_path / "g", [100, 200], parts_of([100, 200], 50), DROP)
+    build_store(array_source(random_edges(10, 5), num_nodes=10), tmp_path / "g", at(), overwrite=True)
+    graph = GraphStore.open(tmp_path / "g")
+    assert (graph.num_nodes, graph.generation) == (10, 0)
+    assert not (tmp_path / "g/generations").exists()
 
 
 def test_buckets_end_where_blocks_of_new_rows_may_begin():
@@ -275,6 +293,17 @@ def test_too_little_memory_is_refused_with_the_formula(tmp_path):
     grow_store(tmp_path / "g", [100], [random_edges(100, 50)], DROP)
     with pytest.raises(DoesNotFitError, match="to work in"):
         append_store(array_source([[0], [1]], adds=True), tmp_path / "g", at(memory="60MiB"))
+
+
+def test_an_append_keeps_to_its_budget(tmp_path):
+    num_nodes, num_edges = 300_000, 10_000_000  # 180 MiB where there is room
+    grow_store(tmp_path / "g", [num_nodes], [random_edges(num_nodes, 1_000)], DROP)
+    edges = np.random.default_rng(2).integers(0, num_nodes, (2, num_edges), dtype=np.int32)
+    source = array_source(edges, num_nodes=10)
+    budget = own_memory_bytes() + 100 * MIB
+    with PeakSampler() as sampler:
+        append_store(source, tmp_path / "g", at(memory=budget))
+    assert sampler.peak_bytes <= budget
 
 
 def test_a_full_disk_is_seen_before_the_first_byte(tmp_path, monkeypatch):

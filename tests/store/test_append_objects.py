@@ -14,6 +14,7 @@ from ecgl_scale.errors import EcglError, InvalidInputError, LockedError, StoreEr
 from ecgl_scale.store import put_generation
 from ecgl_scale.store.append import append_store
 from ecgl_scale.store.build import build_store
+from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.put_generation import PutGeneration
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store
@@ -136,3 +137,10 @@ def test_the_command_takes_a_url(bucket: Bucket, url: ObjectUrl, tmp_path: Path)
     assert ran.stdout.startswith(f"{url}: generation 1: 0 new nodes, 2 new edges")
     assert read_view(url).manifest.num_nodes == OLD
     assert run_cli("append", "npz", tmp_path / "new.npz", bucket.url("nothing")).code == 3
+
+
+def test_a_store_that_has_grown_can_be_replaced_as_a_whole(bucket: Bucket, url: ObjectUrl, local: Path) -> None:
+    append_store(new_source(), url, at())
+    bucket.put("g.ecgl/generations/0002/nodes.arrow", b"left by a process that was killed")
+    build_store_at(old_source(), url, at(), overwrite=True)
+    assert bucket.objects("g.ecgl/") == bytes_of(local)

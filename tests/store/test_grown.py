@@ -15,6 +15,7 @@ from ecgl_scale.store.features.files import dense_matrix
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.verify import verify_store
 from ecgl_scale.store.view import read_view
+from tests.cli_runner import run_cli
 from tests.grown_stores import ACROSS_RANGES, SMALL, make_both
 from tests.resources import at
 
@@ -192,3 +193,18 @@ def test_what_an_append_left_over_disturbs_no_reader(tmp_path):
         assert GraphStore.open(store).num_nodes == SMALL[-1]
         verify_store(store, at())
     assert read_view(made.grown.path).generation == len(SMALL) - 1
+
+
+def test_info_lists_the_generations_and_verify_takes_an_address(small):
+    found = json.loads(run_cli("info", small.grown.path, "--json").stdout)
+    assert [generation["num_nodes"] for generation in found["generations"]] == list(SMALL)
+    assert found["generations"][3]["first_node"] == SMALL[2]
+    assert found["num_edges"] == found["generations"][-1]["num_edges"] == small.grown.num_edges
+    shown = run_cli("info", small.grown.path).stdout
+    assert "generations" in shown
+    assert f"4: {SMALL[-1]} nodes" in shown
+    assert "generations" not in run_cli("info", small.whole.path).stdout
+    older = json.loads(run_cli("info", f"{small.grown.path}#generation=1", "--json").stdout)
+    assert older["num_nodes"] == SMALL[1]
+    checked = json.loads(run_cli("verify", f"{small.grown.path}#generation=2", "--json").stdout)
+    assert (checked["ok"], checked["num_rows"]) == (True, SMALL[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -49,6 +50,11 @@ class RunSizes:
     def stream(self) -> TaskStream:
         """The stream of its tasks."""
         return self.setup.stream
+
+    @property
+    def to_learn(self) -> Sequence[Task]:
+        """The tasks that are still to be learned: of a model that goes on, the new one."""
+        return self.stream[self.setup.first_task :]
 
     @property
     def config(self) -> RunConfig:

@@ -46,6 +46,15 @@ class LiveRows(BlockRows):
     def _count(self, rows: Ragged, local: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         count_live(rows.offsets, rows.values, local + self._block.start, self._bits, counts)
 
+    def merge(self) -> None:
+        """Make ready what is held, before several threads ask for it."""
+        self._rows.merge()
+        _ = self._offsets
+
+    def degrees(self) -> NDArray[np.int64]:
+        """Edges into every row."""
+        return self._offsets[1:] - self._offsets[:-1]
+
     def before(self, row: int) -> int:
         """Edges into the block's rows below ``row``."""
         return int(self._offsets[row])

@@ -7,8 +7,8 @@ A file is uncompressed Arrow IPC of one record batch with the columns ``dst`` an
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,17 @@ class Pairs:
     src: NDArray[Any]
 
 
+@dataclass(frozen=True)
+class OlderSpan:
+    """A run of entries of a file."""
+
+    file: str
+    first: int
+    stop: int
+    blocks: tuple[int, ...]
+    """The blocks that they lead into, by their numbers."""
+
+
 class OlderFiles:
     """The pairs of an open store, block by block, in the order of generations."""
 
@@ -53,40 +64,65 @@ class OlderFiles:
         for block in blocks:
             for piece in block.older:
                 self._num_edges[piece.file] += piece.num_edges
-        self._compared: set[str] = set()
+        self._trusts_bytes = False
+        self._mapped: dict[str, Pairs] = {}
         self._checked: set[tuple[str, int]] = set()
 
     def trust_bytes(self) -> None:
         """Skip the crc32c of every file: the caller has compared them all."""
-        self._compared.update(self._num_edges)
+        self._trusts_bytes = True
 
     def pairs(self, block: StoredBlock) -> list[Pairs]:
         """Edges into a block that came later, one entry a generation that has any; views, not copies."""
         return [self._read(block, piece) for piece in block.older]
 
+    def spans(self, wanted: Sequence[bool]) -> list[OlderSpan]:
+        """Runs of edges into the blocks that are ``wanted``, as long as they lie one after the other in one file."""
+        pieces = [(piece, block) for block in self._blocks if wanted[block.block.index] for piece in block.older]
+        spans: list[OlderSpan] = []
+        for piece, block in sorted(pieces, key=lambda found: (found[0].file, found[0].first)):
+            last = spans[-1] if spans else None
+            if last is not None and (last.file, last.stop) == (piece.file, piece.first):
+                spans[-1] = replace(last, stop=piece.stop, blocks=(*last.blocks, block.block.index))
+            else:
+                spans.append(OlderSpan(piece.file, piece.first, piece.stop, (block.block.index,)))
+        return spans
+
+    def read_span(self, span: OlderSpan) -> Pairs:
+        """The edges of a run; views, not copies."""
+        for index in span.blocks:
+            self.pairs(self._blocks[index])
+        whole = self._mapped[span.file]
+        return Pairs(whole.dst[span.first : span.stop], whole.src[span.first : span.stop])
+
     def _read(self, block: StoredBlock, piece: OlderPiece) -> Pairs:
-        path, expected = self._files.path(piece.file), self._manifest.files[piece.file].written
-        mapped = map_checked(path, expected, check_crc=piece.file not in self._compared)
-        self._compared.add(piece.file)
-        try:
-            batch = pa.ipc.open_file(mapped).get_batch(0)
-            dst, src = batch.column("dst").to_numpy(), batch.column("src").to_numpy()
-        except (pa.ArrowException, KeyError, IndexError) as error:
-            raise corrupt(path, f"is not a file of edges into older rows: {error}") from error
-        dtype = id_dtype_of(piece.num_nodes)
-        if not dst.dtype == src.dtype == dtype or not dst.size == src.size == self._num_edges[piece.file]:
-            raise corrupt(path, "does not hold the edges into older rows that the manifest says")
-        pairs = Pairs(dst[piece.first : piece.stop], src[piece.first : piece.stop])
+        # Maps are kept: many blocks share a file, and are asked for one by one.
+        if piece.file not in self._mapped:
+            self._mapped[piece.file] = self._map(piece)
+        whole = self._mapped[piece.file]
+        pairs = Pairs(whole.dst[piece.first : piece.stop], whole.src[piece.first : piece.stop])
         if (piece.file, piece.first) not in self._checked:
             # A checksum shows that nobody damaged the file, not who made it: kernels index memory with these ids.
             rows = block.block.start, min(block.block.stop, piece.num_nodes)
             keeps_duplicates = self._manifest.edges.keeps_duplicates
             if find_bad_pair(pairs.dst, pairs.src, *rows, piece.num_nodes, keeps_duplicates) >= 0:
-                raise corrupt(
-                    path, f"holds edges that are not into rows {rows[0]:,} to {rows[1] - 1:,}, in their order"
-                )
+                where = f"rows {rows[0]:,} to {rows[1] - 1:,}"
+                raise corrupt(self._files.path(piece.file), f"does not hold edges into {where}, in their order")
             self._checked.add((piece.file, piece.first))
         return pairs
+
+    def _map(self, piece: OlderPiece) -> Pairs:
+        path, expected = self._files.path(piece.file), self._manifest.files[piece.file].written
+        mapped = map_checked(path, expected, check_crc=not self._trusts_bytes)
+        try:
+            batch = pa.ipc.open_file(mapped).get_batch(0)
+            dst, src = batch.column("dst").to_numpy(), batch.column("src").to_numpy()
+        except (pa.ArrowException, KeyError, IndexError) as error:
+            raise corrupt(path, f"is not a file of edges into older rows: {error}") from error
+        is_typed = dst.dtype == src.dtype == id_dtype_of(piece.num_nodes)
+        if not is_typed or not dst.size == src.size == self._num_edges[piece.file]:
+            raise corrupt(path, "does not hold the edges into older rows that the manifest says")
+        return Pairs(dst, src)
 
 
 class BlockRows:
@@ -103,6 +139,18 @@ class BlockRows:
         self._own = own if own.offsets.size == self.num_rows + 1 else _longer(own, self.num_rows)
         self._is_own = not pairs and own.values.dtype == id_dtype
         self._older = _older_rows(pairs, stored, id_dtype)
+
+    def merge(self) -> None:
+        """Merge all rows once, and keep them so."""
+        self._own = self.whole()
+        self._is_own, self._older = True, _no_rows(self._id_dtype)
+
+    def degrees(self) -> NDArray[np.int64]:
+        """Edges into each row."""
+        touched, starts, _ = self._older
+        degrees = np.diff(self._own.offsets)
+        degrees[touched] += np.diff(starts)
+        return degrees
 
     def before(self, row: int) -> int:
         """Edges into the block's rows below ``row``."""
@@ -192,7 +240,7 @@ def _older_rows(
     """Which rows got edges, where those begin, and their sources, ascending."""
     start, sources = stored.block.start, np.empty(stored.num_older, id_dtype)
     if not pairs:
-        return np.empty(0, np.int64), np.zeros(1, np.int64), sources
+        return _no_rows(id_dtype)
     cursors = np.zeros(stored.block.num_rows, np.int64)
     for piece in pairs:
         count_rows(piece.dst, start, cursors)
@@ -205,6 +253,10 @@ def _older_rows(
     if len(pairs) > 1:
         sort_rows(starts, sources)
     return touched, starts, sources
+
+
+def _no_rows(id_dtype: np.dtype[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
+    return np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, id_dtype)
 
 
 def _longer(own: Ragged, num_rows: int) -> Ragged:

@@ -134,10 +134,15 @@ class EdgeStore(_BlockFiles):
         """Edges of a block, without opening it."""
         return self._manifest.edges.block_edges[block.index]
 
-    def parts_of(self, block: Block) -> list[tuple[int | None, int]]:
-        """Edges in the block's own file, as (None, count), and in each entry of ``older_pairs``, as (entry, count)."""
-        stored = self._stored[block.index]
-        return [(None, stored.num_edges), *((part, piece.num_edges) for part, piece in enumerate(stored.older))]
+    def merged_bytes_of(self, block: Block) -> int:
+        """The memory of the block's rows once they are merged; 0 where nothing came later."""
+        if not self._stored[block.index].older:
+            return 0
+        return self.num_edges_of(block) * self.id_dtype.itemsize + 8 * (block.num_rows + 1)
+
+    def num_own_edges(self, block: Block) -> int:
+        """Edges in the block's own file."""
+        return self._stored[block.index].num_edges
 
     def file_bytes(self, block: Block) -> int:
         """Bytes on disk that all edges of a block have."""

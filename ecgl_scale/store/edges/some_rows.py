@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 class SomeRows:
     """Rows of an edge store by their ids; files stay mapped from the first row that is read of them on.
 
-    Memory: what is asked for; of a store that has grown ``EdgeStore.held_bytes`` at most.
+    Memory: what is asked for; of a store that has grown ``EdgeStore.reading_bytes`` at most.
     """
 
     def __init__(self, edges: EdgeStore, *, threads: int = 1) -> None:
