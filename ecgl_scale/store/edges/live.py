@@ -47,7 +47,7 @@ class LiveRows(BlockRows):
         count_live(rows.offsets, rows.values, local + self._block.start, self._bits, counts)
 
     def merge(self) -> None:
-        """Make ready what is held, before several threads ask for it."""
+        """Merge all rows once, and keep them so; edges are left out as before, whenever rows are asked for."""
         self._rows.merge()
         _ = self._offsets
 
