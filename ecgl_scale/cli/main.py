@@ -17,7 +17,9 @@ from ecgl_scale.base.memory import share_one_arena
 from ecgl_scale.cli import (
     append,
     cluster,
+    compact,
     doctor,
+    drop,
     generate,
     ingest,
     inspect,
@@ -44,6 +46,8 @@ app = typer.Typer(
 app.add_typer(generate.app, name="generate")
 app.add_typer(ingest.app, name="ingest")
 app.add_typer(append.app, name="append")
+app.command("compact")(compact.compact)
+app.command("drop")(drop.drop)
 app.command("doctor")(doctor.doctor)
 app.command("info")(inspect.info)
 app.command("verify")(inspect.verify)
