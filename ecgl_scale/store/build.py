@@ -1,5 +1,6 @@
 """Any source -> a store, within a memory budget.
 
+    keys              copied in row order, and an index sorted out of core            keys/write.py
     partition edges   one pass over the source, keys grouped by destination        edges/partition.py
     write rows, tiles sort each bucket, CSR rows, then tiles                         edges/write.py
     features          stream rows into Zarr shards or sparse blocks                  features/files.py
@@ -36,6 +37,7 @@ from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.store.build_journal import BuildJournal, job_of
+from ecgl_scale.store.classes import name_classes
 from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, PieceRecord, partition_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.segments import KeySegments
@@ -60,6 +62,7 @@ from ecgl_scale.store.format import (
     Manifest,
     record_files,
 )
+from ecgl_scale.store.keys.write import KEY_DISK_BYTES, write_keys
 from ecgl_scale.store.nodes import WrittenColumns, write_columns
 from ecgl_scale.store.source import GraphSource
 from ecgl_scale.units import MIB, format_bytes
@@ -141,6 +144,7 @@ def build_store(
         raise UsageError(f"self_loops is {options.self_loops!r}", expected="drop, keep or add")
     if source.num_nodes <= 0:
         raise InvalidInputError("the graph is empty: it has no nodes", where=source.name)
+    source, class_names = name_classes(source)
     plan = EdgePlan.of(source.num_nodes)
     keys_hint = source.num_edges_hint * (2 if options.symmetrise else 1)
     is_shared = not resources.executor.shares_memory
@@ -170,6 +174,9 @@ def build_store(
         journal = BuildJournal(staging.path, job or "") if is_shared else None
         if journal is not None:
             shares = replace(shares, block_edges=journal.block_edges(shares.block_edges))
+        names = write_keys(source, staging.path, own)
+        if names is not None:
+            source = replace(source, edges=source.edges.with_keys(names.keys))  # which may be given by them
         edges, files = _write_edges(source, plan, options, staging.path, own, shares, clock, journal)
         with clock.stage("write features"):
             features, feature_files = _features(source, staging.path, features_as, feature_dtype, own, journal)
@@ -178,6 +185,7 @@ def build_store(
         files.update(feature_files)
         if columns is not None:
             files[NODES_NAME] = columns.file
+        files.update({} if names is None else names.files)
         manifest = Manifest(
             num_nodes=source.num_nodes,
             edges=edges,
@@ -186,6 +194,8 @@ def build_store(
             num_classes=None if columns is None else columns.num_classes,
             provenance=dict(source.provenance),
             files=record_files(staging.path, files),
+            keys=None if names is None else names.section,
+            class_names=None if class_names is None else list(class_names),
         )
         if journal is not None:
             journal.remove()
@@ -288,13 +298,14 @@ def _features(
 
 
 def _columns(source: GraphSource, store: Path, on_event: EventSink) -> WrittenColumns | None:
-    if not source.columns:
+    columns = source.number_columns
+    if not columns:
         return None
     on_event(StageStarted("write node columns", source.num_nodes, "rows"))
     (store / NODES_NAME).unlink(missing_ok=True)  # of a build that goes on
     return write_columns(
         store / NODES_NAME,
-        source.columns,
+        columns,
         source.num_nodes,
         num_classes=source.num_classes,
         may_lack_classes=source.is_part,
@@ -320,7 +331,8 @@ def _require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, whe
     scratch = max(0, keys_hint * KEY_BYTES - shares.kept_bytes)
     store = 8 * keys_hint + 8 * source.num_nodes
     store += 0 if source.features is None else source.features.stored_bytes(source.num_nodes)
-    store += sum(column.dtype.itemsize for column in source.columns) * source.num_nodes
+    store += sum(column.dtype.itemsize for column in source.number_columns) * source.num_nodes
+    store += 0 if source.keys is None else KEY_DISK_BYTES * source.num_nodes
     there = sum(path.stat().st_size for path in where.rglob("*"))  # of a build that goes on
     needed, free = scratch + store + DISK_MARGIN_BYTES, free_bytes(where) + there
     if needed > free:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import EcglError
+
+if TYPE_CHECKING:
+    from ecgl_scale.store.keys.read import StoreKeys
 
 IntArray = NDArray[np.integer[Any]]
 
@@ -72,6 +75,10 @@ class EdgeSource(ABC):
 
     def check(self, pieces: Sequence[tuple[Block, Sequence[int]]]) -> None:  # noqa: B027 - most files say nothing
         """Compare the ``crcs`` of all pieces, in their order, with what the file says of itself."""
+
+    def with_keys(self, keys: StoreKeys) -> EdgeSource:  # noqa: ARG002 - most sources name nodes by their numbers
+        """These edges where nodes that are named by keys are looked up in ``keys``."""
+        return self
 
     def identity(self) -> Json | None:
         """What these edges follow from, so that a build of the same ones can go on; None where that cannot be told."""
@@ -139,6 +146,10 @@ class JoinedEdges(EdgeSource):
         """All edges in order."""
         for part in self.parts:
             yield from part.stream(max_edges)
+
+    def with_keys(self, keys: StoreKeys) -> JoinedEdges:
+        """Every file with these keys."""
+        return replace(self, parts=tuple(part.with_keys(keys) for part in self.parts))
 
     def identity(self) -> Json | None:
         """That of every file, if all have one."""

@@ -31,12 +31,16 @@ TILES_DIRECTORY = "tiles"
 DENSE_DIRECTORY = "features.zarr"
 SPARSE_DIRECTORY = "features"
 NODES_NAME = "nodes.arrow"
+KEYS_NAME, KEY_INDEX_NAME = "keys.arrow", "key-index.arrow"
 
 PROBE_WINDOWS = 16
 PROBE_WINDOW_BYTES = 4096
 MAX_MANIFEST_BYTES = 256 * MIB
 MAX_VALUES = 1 << 60
 """More features than any disk holds; a manifest that claims them would only make our numbers overflow."""
+
+OPTIONAL = ("keys", "class_names")
+"""Sections that only stores with names have: the bytes of others are as they always were."""
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
@@ -89,6 +93,16 @@ class FeatureSection:
 
 
 @dataclass(frozen=True)
+class KeySection:
+    """The keys of the nodes, which are in files of their own."""
+
+    name: str
+    """What the column is called where it came from."""
+    type: str
+    """``string`` or ``int64``."""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything needed to open a store and to tell that it is whole."""
 
@@ -101,6 +115,10 @@ class Manifest:
     provenance: dict[str, Json]
     files: dict[str, FileRecord]
     written_by: str = field(default=f"ecgl_scale {__version__}")
+    keys: KeySection | None = None
+    """None where nodes have row numbers only; then the manifest does not speak of keys."""
+    class_names: list[str] | None = None
+    """Names of the classes by their numbers; None, and left out, where classes are numbers without gaps."""
 
     @property
     def total_bytes(self) -> int:
@@ -171,6 +189,8 @@ class Manifest:
                 provenance=_typed(dict, body["provenance"]),
                 files={_safe_name(name, path): _section(FileRecord, record) for name, record in body["files"].items()},
                 written_by=_typed(str, body["written_by"]),
+                keys=_section(KeySection, body["keys"]) if "keys" in body else None,
+                class_names=[_typed(str, name) for name in body["class_names"]] if "class_names" in body else None,
             )
             _check_sense(manifest)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -184,7 +204,8 @@ class Manifest:
 
 def encode_manifest(manifest: Manifest) -> str:
     """The text of a manifest, as it is in a store."""
-    return _encode({"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(manifest)})
+    body = {name: value for name, value in asdict(manifest).items() if name not in OPTIONAL or value is not None}
+    return _encode({"format": FORMAT, "format_version": FORMAT_VERSION, **body})
 
 
 def _encode(body: Mapping[str, Any]) -> str:
@@ -228,6 +249,7 @@ def _check_sense(manifest: Manifest) -> None:
         raise ValueError(f"ids are {edges.id_dtype!r:.100}")
     if manifest.columns and NODES_NAME not in manifest.files:
         raise ValueError(f"there are node columns but no {NODES_NAME}")
+    _check_names(manifest)
     if features is None:
         return
     if features.kind not in ("dense", "sparse") or features.dtype not in ("float32", "float16"):
@@ -242,6 +264,17 @@ def _check_sense(manifest: Manifest) -> None:
     num_files = sum(name.startswith(prefix) for name in manifest.files)
     if num_files != others - (-manifest.num_nodes // features.rows_per_block):
         raise ValueError(f"{num_files} files of features are not one a block")
+
+
+def _check_names(manifest: Manifest) -> None:
+    keys, names = manifest.keys, manifest.class_names
+    if keys is not None and keys.type not in ("string", "int64"):
+        raise ValueError(f"keys are {keys.type!r:.100}")
+    for name in (KEYS_NAME, KEY_INDEX_NAME):
+        if (name in manifest.files) != (keys is not None):
+            raise ValueError(f"keys and the file {name} come together")
+    if names is not None and (len(names) != manifest.num_classes or len(set(names)) != len(names)):
+        raise ValueError(f"{len(names)} names are not one for each of {manifest.num_classes} classes")
 
 
 def _safe_name(name: str, manifest: AnyPath) -> str:

@@ -20,6 +20,7 @@ from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import AnyFeatures, open_features
 from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import NODES_NAME, Manifest
+from ecgl_scale.store.keys.read import StoreKeys, open_keys
 from ecgl_scale.store.nodes import NodeColumns
 from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.remote import files_of, read_manifest
@@ -55,6 +56,7 @@ class GraphStore:
         self.nodes: NodeColumns | None = None
         if manifest.columns:
             self.nodes = NodeColumns(files, NODES_NAME, manifest.files[NODES_NAME].written, manifest.columns)
+        self.keys: StoreKeys | None = open_keys(files, manifest)
 
     @classmethod
     def open(cls, path: str | AnyPath) -> GraphStore:
@@ -132,6 +134,7 @@ class GraphStore:
         files = {name: [record.size_bytes, record.crc32c] for name, record in sorted(self.manifest.files.items())}
         edges = self.manifest.edges
         facts = [files, self.num_nodes, edges.symmetrised, edges.keeps_duplicates, edges.self_loops]
+        facts += [] if self.class_names is None else [self.class_names]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     @cached_property
@@ -159,6 +162,15 @@ class GraphStore:
     def num_classes(self) -> int | None:
         """Number of classes; None without labels."""
         return self.manifest.num_classes
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes by their numbers; None where they are the numbers 0, 1, 2, ... themselves."""
+        return None if self.manifest.class_names is None else tuple(self.manifest.class_names)
+
+    def class_name(self, label: int) -> str:
+        """What users call the class of a label."""
+        return str(label) if self.manifest.class_names is None else self.manifest.class_names[label]
 
     @property
     def has_sparse_features(self) -> bool:

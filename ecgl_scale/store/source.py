@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.edge_source import EdgeSource, IntArray
 from ecgl_scale.store.row_source import RowSource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FloatArray = NDArray[np.floating[Any]]
 AnyArray = NDArray[Any]
@@ -105,6 +109,26 @@ class ColumnSource:
 
 
 @dataclass(frozen=True)
+class NameSource:
+    """One name a node, text or a whole number: its key, or its class in words."""
+
+    name: str
+    type: Literal["string", "int64"]
+    origin: str
+    blocks: Callable[[int], Iterator[pa.Array]]
+    """``blocks(max_rows)`` yields arrays of ``type``, with nulls where a value is missing."""
+    first_row: int = 0
+    """What people call the first row: 0, or its line in a text file."""
+
+    def where(self, row: int) -> str:
+        """The place of row ``row``, counted from 0, for messages."""
+        return f"{self.origin}, row {self.first_row + row}"
+
+
+AnyColumn = ColumnSource | NameSource
+
+
+@dataclass(frozen=True)
 class GraphSource:
     """A whole graph to be built into a store."""
 
@@ -114,10 +138,36 @@ class GraphSource:
     """Edges that will come: exact where known, else an estimate; plans scratch space and block sizes."""
     edges: EdgeSource
     features: DenseSource | SparseSource | None = None
-    columns: tuple[ColumnSource, ...] = ()
+    columns: tuple[AnyColumn, ...] = ()
+    """Numbers; only ``label`` may be of words, and what ``id_column`` names are keys."""
+    id_column: str | None = None
+    """Which of the columns has the keys of the nodes; None where they have none."""
     num_classes: int | None = None
     """How many classes there must be, where the source knows it (OGB's table); else taken from the labels."""
     is_part: bool = False
     """Part of a larger graph, whose label ids it keeps: some of the ``num_classes`` classes may have no node here."""
+    class_names: tuple[str, ...] | None = None
+    """Names of the ``num_classes`` classes, where labels are class numbers already and have names."""
     provenance: Mapping[str, Json] = field(default_factory=dict)
     """Goes into the manifest: where the graph came from, with which settings."""
+
+    @property
+    def number_columns(self) -> tuple[ColumnSource, ...]:
+        """The columns that are stored as they come; words, but for keys, are refused."""
+        for column in self.columns:
+            if isinstance(column, NameSource) and column.name != self.id_column:
+                raise InvalidInputError(f"column {column.name!r} is text", where=column.origin, expected="numbers")
+        return tuple(column for column in self.columns if isinstance(column, ColumnSource))
+
+    @property
+    def keys(self) -> NameSource | None:
+        """The column with the keys of the nodes; None where they have none."""
+        if self.id_column is None:
+            return None
+        for column in self.columns:
+            if isinstance(column, NameSource) and column.name == self.id_column:
+                return column
+        there = ", ".join(column.name for column in self.columns) or "none"
+        raise InvalidInputError(
+            f"there is no column {self.id_column!r} of keys", where=self.name, expected=f"one of the columns: {there}"
+        )

@@ -110,7 +110,6 @@ def test_a_graph_may_have_no_edges():
         (EDGES, {"x": scipy.sparse.eye(4, format="coo"), "num_nodes": 3}, r"shape \(4, 4\), but"),
         (EDGES, {"y": np.zeros(2), "num_nodes": 3}, r"label array has shape \(2,\)"),
         (EDGES, {"y": np.zeros((3, 2))}, r"labels have shape \(3, 2\)"),
-        (EDGES, {"y": ["a", "b", "c"]}, r"labels are strings"),
         (EDGES, {"y": [0, 1, 2], "columns": {"label": [0, 1, 2]}}, r"given twice"),
         (EDGES, {"y": [0, 1, 2], "columns": {"year": [0, 1]}}, r"'year' has shape \(2,\)"),
         (EDGES, {"y": [0, 1, 2], "columns": {"pair": np.zeros((3, 2))}}, r"'pair' has shape \(3, 2\)"),

@@ -120,7 +120,6 @@ def test_wrong_columns_of_a_second_file_are_refused(tmp_path, columns, message):
         ({"num_nodes": 4.5}, r"num_nodes have dtype float64"),
         ({"num_nodes": -1}, r"num_nodes is -1"),
         ({"y": np.zeros(3)}, r"label array has shape \(3,\), but the graph has 4"),
-        ({"y": np.array(list("abcd"))}, r"labels are strings"),
         ({"label": np.zeros(4)}, r"both y and label"),
         ({"x": X[:3]}, r"feature matrix has shape \(3, 3\), but the graph has 4"),
         ({"x": X[:, 0]}, r"features have shape \(4,\)"),

@@ -14,12 +14,13 @@ from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, IntArray
 from ecgl_scale.store.source import (
     AnyArray,
-    ColumnSource,
+    AnyColumn,
     CsrBlock,
     DenseSource,
     GraphSource,
     SparseSource,
 )
+from ecgl_scale.store.sources.names import as_words, words_column
 from ecgl_scale.store.sources.node_columns import (
     check_csr_indices,
     check_csr_rows,
@@ -50,7 +51,7 @@ def array_source(
     x
         Features [N, K]: an array, a tensor, or a scipy sparse matrix.
     y
-        One label a node; -1 or NaN where there is none.
+        One label a node, a number or a word; -1, NaN or None where there is none.
     num_nodes
         Taken from ``x``, ``y`` or ``columns`` if not given.
     columns
@@ -60,10 +61,14 @@ def array_source(
     sparse = x.tocsr() if hasattr(x, "tocsr") else None
     dense = None if x is None or sparse is not None else to_numpy(x, f"{name}: x")
     arrays = {key: to_numpy(values, f"{name}: {key}") for key, values in (columns or {}).items()}
+    labels: list[AnyColumn] = []
     if y is not None:
         if arrays.keys() & {"y", "label"}:
             raise InvalidInputError("labels are given twice, as y and among the columns", where=name)
-        arrays = {"label": to_numpy(y, f"{name}: y")} | arrays
+        if (words := as_words(y)) is not None:
+            labels, num_nodes = [words_column("label", words, f"{name}: y")], num_nodes or len(words)
+        else:
+            arrays = {"label": to_numpy(y, f"{name}: y")} | arrays
     if num_nodes is None:
         num_nodes = _infer_num_nodes([sparse, dense, *arrays.values()], name)
     return GraphSource(
@@ -72,7 +77,7 @@ def array_source(
         num_edges_hint=len(src),
         edges=ArrayEdges(src, dst, f"{name}: edge_index"),
         features=_features(sparse, dense, num_nodes, f"{name}: x"),
-        columns=join_columns(_column(key, array, num_nodes, name) for key, array in arrays.items()),
+        columns=join_columns(labels, (_column(key, array, num_nodes, name) for key, array in arrays.items())),
         provenance={"kind": "arrays"},
     )
 
@@ -138,7 +143,7 @@ class ArrayEdges(EdgeSource):
         return EdgeBlock(self.src[start:stop], self.dst[start:stop], self.origin, start)
 
 
-def _column(key: str, array: AnyArray, num_nodes: int, name: str) -> ColumnSource:
+def _column(key: str, array: AnyArray, num_nodes: int, name: str) -> AnyColumn:
     blocks = partial(row_blocks, array)
     return node_column(key, array.shape, array.dtype, num_nodes, origin=f"{name}: {key}", blocks=blocks)
 

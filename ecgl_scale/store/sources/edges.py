@@ -39,6 +39,7 @@ def open_edge_files(
     features: Path | None = None,
     labels: Path | None = None,
     columns: Path | None = None,
+    id_column: str | None = None,
     src_column: str = "src",
     dst_column: str = "dst",
     raw_dtype: RawDtype = "uint32",
@@ -54,9 +55,11 @@ def open_edge_files(
     features
         A .npy file or a Zarr array directory of shape [num_nodes, K].
     labels
-        A .npy file, or Parquet with a column ``label`` or a single column.
+        A .npy file, or Parquet, Arrow or .csv with a column ``label`` or a single column; numbers or words.
     columns
-        Further node columns: .npz, Parquet or Arrow.
+        Further node columns: .npz, Parquet, Arrow or .csv.
+    id_column
+        Which of them has the keys of the nodes.
     src_column, dst_column
         Names of the columns in Parquet, Arrow, and text with a header.
     raw_dtype
@@ -74,8 +77,9 @@ def open_edge_files(
         features=None if features is None else open_features(Path(features), num_nodes),
         columns=join_columns(
             [] if labels is None else [open_labels(Path(labels), num_nodes)],
-            [] if columns is None else open_columns(Path(columns), num_nodes),
+            [] if columns is None else open_columns(Path(columns), num_nodes, id_column),
         ),
+        id_column=id_column,
         provenance={
             "kind": "edges",
             "paths": [str(path) for path in expanded],

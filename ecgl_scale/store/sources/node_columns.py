@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.edge_source import IntArray
-from ecgl_scale.store.source import AnyArray, ColumnSource
+from ecgl_scale.store.source import AnyArray, AnyColumn, ColumnSource
+from ecgl_scale.store.sources.names import numpy_names
 
 Blocks = Callable[[int], Iterator[AnyArray]]
 
@@ -55,8 +56,8 @@ def check_integers(dtype: np.dtype[Any], what: str, origin: object) -> None:
 
 def node_column(
     name: str, shape: tuple[int, ...], dtype: np.dtype[Any], num_nodes: int, *, origin: str, blocks: Blocks
-) -> ColumnSource:
-    """Check a column and describe it; ``y`` and ``label`` become labels."""
+) -> AnyColumn:
+    """Check a column and describe it; ``y`` and ``label`` become labels, which may be words."""
     if name in ("y", LABEL):
         return _label_column(shape, dtype, num_nodes, origin, blocks)
     if len(shape) != 1:
@@ -68,10 +69,12 @@ def node_column(
 
 def _label_column(
     shape: tuple[int, ...], dtype: np.dtype[Any], num_nodes: int, origin: str, blocks: Blocks
-) -> ColumnSource:
+) -> AnyColumn:
     if len(shape) != 1 and shape[1:] != (1,):
         raise InvalidInputError(f"labels have shape {shape}", where=origin, expected=f"one a node, ({num_nodes},)")
     check_rows(shape, num_nodes, "the label array", origin)
+    if dtype.kind in "US":
+        return numpy_names(LABEL, shape, dtype, origin, blocks)
     check_numbers(dtype, "labels", origin)
     label_dtype = dtype if dtype.kind in "iu" else np.dtype(np.int8 if dtype.kind == "b" else np.int64)
 
@@ -100,9 +103,9 @@ def _whole_labels(values: AnyArray, origin: str, first_row: int) -> NDArray[np.i
     return np.where(missing, -1, values).astype(np.int64)
 
 
-def join_columns(*groups: Iterable[ColumnSource]) -> tuple[ColumnSource, ...]:
+def join_columns(*groups: Iterable[AnyColumn]) -> tuple[AnyColumn, ...]:
     """Put columns of several files together; two of one name are refused."""
-    columns: dict[str, ColumnSource] = {}
+    columns: dict[str, AnyColumn] = {}
     for column in (column for group in groups for column in group):
         if column.name in columns:
             raise InvalidInputError(

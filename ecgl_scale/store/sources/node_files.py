@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.edge_source import file_identity
 from ecgl_scale.store.row_source import RowSource
-from ecgl_scale.store.source import AnyArray, ColumnSource, DenseSource
-from ecgl_scale.store.sources.node_columns import check_features, check_rows, node_column
+from ecgl_scale.store.source import AnyArray, AnyColumn, DenseSource, NameSource
+from ecgl_scale.store.sources.names import is_text, table_names
+from ecgl_scale.store.sources.node_columns import LABEL, check_features, check_rows, node_column
 from ecgl_scale.store.sources.npy import open_npy, reading
 from ecgl_scale.store.sources.npz import npz_columns
-from ecgl_scale.store.sources.tables import Table, is_table, open_table
+from ecgl_scale.store.sources.tables import NODE, Table, is_node_table, open_table
 from ecgl_scale.units import GIB, MIB, format_bytes
 
 CHECKSUMS = frozenset({"crc32c", "crc32", "adler32", "fletcher32"})
@@ -29,7 +31,6 @@ COMPRESSORS = frozenset({"blosc", "gzip", "zlib", "zstd", "lz4", "bz2", "lzma"})
 LAYOUTS = frozenset({"bytes", "transpose", "sharding_indexed", "shuffle", "delta", "bitround", "fixedscaleoffset"})
 SAFE_CODECS = CHECKSUMS | COMPRESSORS | LAYOUTS
 MAX_CHUNK_BYTES = GIB
-NODE = "node"
 
 
 def open_features(path: Path, num_nodes: int) -> DenseSource:
@@ -74,44 +75,53 @@ class NpyRows(RowSource):
         return cls(Path(description))
 
 
-def open_labels(path: Path, num_nodes: int) -> ColumnSource:
-    """Describe labels in a .npy file, or in the column ``label`` (or the only one) of a Parquet or Arrow table."""
-    if is_table(path):
+def open_labels(path: Path, num_nodes: int) -> AnyColumn:
+    """Describe labels in a .npy file, or in the column ``label`` (or the only one) of a table."""
+    if is_node_table(path):
         table = open_table(path)
         names = [name for name in table.names if name != NODE]
-        name = names[0] if len(names) == 1 else "label"
+        name = names[0] if len(names) == 1 else LABEL
         return _table_column(table, name, num_nodes, is_label=True)
     with reading(path):
         path.stat()
     if path.suffix.lower() != ".npy":
-        raise InvalidInputError("labels come in another format", where=path, expected=".npy or .parquet")
+        raise InvalidInputError("labels come in another format", where=path, expected=".npy, .parquet, .arrow or .csv")
     file = open_npy(path)
-    return node_column("label", file.shape, file.dtype, num_nodes, origin=str(path), blocks=file.blocks)
+    return node_column(LABEL, file.shape, file.dtype, num_nodes, origin=str(path), blocks=file.blocks)
 
 
-def open_columns(path: Path, num_nodes: int) -> list[ColumnSource]:
-    """Describe node columns in an .npz file, or in a Parquet or Arrow table."""
-    if is_table(path):
+def open_columns(path: Path, num_nodes: int, id_column: str | None = None) -> list[AnyColumn]:
+    """Describe node columns in an .npz file or a table; ``id_column`` is the one with keys, if it is here."""
+    if is_node_table(path):
         table = open_table(path)
         return [
-            _table_column(table, name, num_nodes, is_label=name in ("y", "label"))
+            _table_keys(table, name, num_nodes)
+            if name == id_column
+            else _table_column(table, name, num_nodes, is_label=name in ("y", LABEL))
             for name in table.names
-            if name != NODE
+            if name != NODE or name == id_column
         ]
     with reading(path):
         path.stat()
     if path.suffix.lower() != ".npz":
-        raise InvalidInputError("columns come in another format", where=path, expected=".npz, .parquet or .arrow")
-    return npz_columns(path, num_nodes)
+        raise InvalidInputError("columns come in another format", where=path, expected=".npz, .parquet, .arrow or .csv")
+    return npz_columns(path, num_nodes, id_column)
 
 
-def _table_column(table: Table, name: str, num_nodes: int, *, is_label: bool) -> ColumnSource:
+def _table_keys(table: Table, name: str, num_nodes: int) -> NameSource:
+    check_rows((table.num_rows,), num_nodes, "the table", table.path)
+    return table_names(name, table, is_by_node=name != NODE)
+
+
+def _table_column(table: Table, name: str, num_nodes: int, *, is_label: bool) -> AnyColumn:
+    check_rows((table.num_rows,), num_nodes, "the table", table.path)
+    if is_label and is_text(table.type_of(name)):
+        return replace(table_names(name, table, is_by_node=True), name=LABEL)
     dtype = table.dtype(name)
     if is_label and dtype.kind in "iub":
         dtype = np.dtype(np.int64)  # room for the -1 of a null
-    check_rows((table.num_rows,), num_nodes, "the table", table.path)
     return node_column(
-        "label" if is_label else name,
+        LABEL if is_label else name,
         (table.num_rows,),
         dtype,
         num_nodes,
@@ -121,16 +131,13 @@ def _table_column(table: Table, name: str, num_nodes: int, *, is_label: bool) ->
 
 
 def _table_blocks(table: Table, name: str, label_dtype: np.dtype[Any] | None, max_rows: int) -> Iterator[AnyArray]:
-    names = [name, NODE] if NODE in table.names else [name]
     first_row = 0
-    for batch in table.batches(names, max_rows):
-        if NODE in names:
-            _check_order(table, table.values(batch, NODE, first_row), first_row)
+    for batch in table.batches(table.with_node(name), max_rows):
+        table.check_order(batch, first_row)
         if label_dtype is None:
             yield table.values(batch, name, first_row)
         else:
-            column = batch.column(batch.schema.get_field_index(name))
-            yield _labels(column, label_dtype)
+            yield _labels(batch.column(name), label_dtype)
         first_row += batch.num_rows
 
 
@@ -141,18 +148,6 @@ def _labels(column: Any, dtype: np.dtype[Any]) -> AnyArray:
         column = column.cast(pa.int64()).fill_null(-1)
     values: AnyArray = column.to_numpy(zero_copy_only=False)
     return values
-
-
-def _check_order(table: Table, nodes: AnyArray, first_row: int) -> None:
-    wrong = nodes != np.arange(first_row, first_row + len(nodes))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InvalidInputError(
-            f"row {first_row + row} is of node {nodes[row]}",
-            where=table.path,
-            expected="rows in the order of nodes, 0, 1, 2, ...",
-            fix=f"sort the table by its column {NODE!r}",
-        )
 
 
 def _open_zarr(path: Path, num_nodes: int) -> DenseSource:

@@ -13,12 +13,13 @@ import numpy as np
 
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.source import (
-    ColumnSource,
+    AnyColumn,
     CsrBlock,
     DenseSource,
     GraphSource,
     SparseSource,
 )
+from ecgl_scale.store.sources.names import npz_names
 from ecgl_scale.store.sources.node_columns import (
     check_csr_indices,
     check_csr_rows,
@@ -37,8 +38,8 @@ LABEL_KEYS = ("y", "label")
 RESERVED = frozenset({"edge_index", "num_nodes", "x", *CSR_PARTS, *LABEL_KEYS})
 
 
-def open_npz_source(path: Path, columns: Path | None = None) -> GraphSource:
-    """Describe the graph of an .npz file, with further node columns from a second one."""
+def open_npz_source(path: Path, columns: Path | None = None, id_column: str | None = None) -> GraphSource:
+    """Describe the graph of an .npz file, with further node columns from a second one; one may have the keys."""
     file = open_npz(path)
     num_edges = _check_edges(file)
     num_nodes = _num_nodes(file)
@@ -48,16 +49,19 @@ def open_npz_source(path: Path, columns: Path | None = None) -> GraphSource:
     others = [key for key in file.members if key not in RESERVED]
     # names of nodes and the like sit beside the numbers in many files; they are no columns of ours
     taken = [
-        key for key in others if file.members[key].shape == (num_nodes,) and file.members[key].dtype.kind in "biuf"
+        key
+        for key in others
+        if key == id_column or (file.members[key].shape == (num_nodes,) and file.members[key].dtype.kind in "biuf")
     ]
-    more = [] if columns is None else npz_columns(columns, num_nodes)
+    more = [] if columns is None else npz_columns(columns, num_nodes, id_column)
     return GraphSource(
         name=file.path.stem,
         num_nodes=num_nodes,
         num_edges_hint=num_edges,
         edges=npy_edges(file, "edge_index"),
         features=_features(file, num_nodes),
-        columns=join_columns(_columns(file, [*labels, *taken], num_nodes), more),
+        columns=join_columns(_columns(file, [*labels, *taken], num_nodes, id_column), more),
+        id_column=id_column,
         provenance={
             "kind": "npz",
             "path": str(file.path),
@@ -67,15 +71,19 @@ def open_npz_source(path: Path, columns: Path | None = None) -> GraphSource:
     )
 
 
-def npz_columns(path: Path, num_nodes: int) -> list[ColumnSource]:
-    """Describe every array of an .npz file as a node column; each must have one number a node."""
+def npz_columns(path: Path, num_nodes: int, id_column: str | None = None) -> list[AnyColumn]:
+    """Describe every array of an .npz file as a node column; each must have one number a node, but for the keys."""
     file = open_npz(path)
-    return list(_columns(file, file.members, num_nodes))
+    return list(_columns(file, file.members, num_nodes, id_column))
 
 
-def _columns(file: NpzFile, keys: Iterable[str], num_nodes: int) -> Iterator[ColumnSource]:
-    for key in keys:
+def _columns(file: NpzFile, names: Iterable[str], num_nodes: int, id_column: str | None) -> Iterator[AnyColumn]:
+    for key in names:
         header = file.members[key]
+        if key == id_column:
+            check_rows(header.shape, num_nodes, f"column {key!r}", file.where(key))
+            yield npz_names(key, file)
+            continue
         blocks = partial(file.blocks, key)
         yield node_column(key, header.shape, header.dtype, num_nodes, origin=file.where(key), blocks=blocks)
 

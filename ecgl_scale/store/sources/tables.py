@@ -1,7 +1,8 @@
-"""Parquet and Arrow IPC tables of numbers, read batch by batch.
+"""Parquet, Arrow IPC and CSV tables, read batch by batch.
 
 Parquet is decoded in order, one batch of a row group at a time. Arrow files are mapped: an uncompressed batch costs
-no memory until it is touched; a compressed one is held whole. Nulls and other types than numbers are refused.
+no memory until it is touched; a compressed one is held whole. Text is read in blocks of a MiB, the first of which says
+what is a number. Where numbers are wanted, nulls and other types are refused.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from ecgl_scale.units import MIB
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 IPC_SUFFIXES = (".arrow", ".feather", ".ipc")
+CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+NODE = "node"
 TABLE_SUFFIXES = (*PARQUET_SUFFIXES, *IPC_SUFFIXES)
 
 
@@ -38,19 +41,22 @@ class Table:
     parts: tuple[int, ...] | None
     """Rows of each part that can be read by itself, a row group or a batch; None for a stream."""
 
-    def dtype(self, name: str) -> np.dtype[Any]:
-        """Give the dtype of a column of numbers, or an error that lists the columns there are."""
+    def type_of(self, name: str) -> str:
+        """Give Arrow's name of a column's type, or an error that lists the columns there are."""
         if self.names.count(name) != 1:
             raise InvalidInputError(
                 f"there is no column {name!r}" if name not in self.names else f"there are two columns {name!r}",
                 where=self.path,
                 expected=f"one of the columns there are: {', '.join(self.names)}",
             )
+        return self.types[self.names.index(name)]
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Give the dtype of a column of numbers."""
+        found = self.type_of(name)
         dtype = self.dtypes[self.names.index(name)]
         if dtype is None:
-            raise InvalidInputError(
-                f"column {name!r} has type {self.types[self.names.index(name)]}", where=self.path, expected="numbers"
-            )
+            raise InvalidInputError(f"column {name!r} has type {found}", where=self.path, expected="numbers")
         return dtype
 
     def batches(self, names: Sequence[str], max_rows: int, parts: Sequence[int] | None = None) -> Iterator[Any]:
@@ -69,6 +75,9 @@ class Table:
                     yield batch.slice(first, max(1, max_rows))
 
     def _open(self, handles: ExitStack, names: list[str], max_rows: int, parts: Sequence[int] | None) -> Iterator[Any]:
+        if is_csv(self.path):
+            reader = handles.enter_context(_open_csv(self.path))
+            return (batch.select(names) for batch in reader)
         if is_parquet(self.path):
             file = handles.enter_context(_open_parquet(self.path))
             row_groups = None if parts is None else list(parts)
@@ -88,10 +97,39 @@ class Table:
         values: AnyArray = column.to_numpy(zero_copy_only=False)
         return values
 
+    def with_node(self, name: str) -> list[str]:
+        """A column, and the one that says which node a row is of, where there is one."""
+        return [name, NODE] if NODE in self.names and name != NODE else [name]
+
+    def check_order(self, batch: Any, first_row: int) -> None:
+        """Refuse rows that are not in the order of nodes, where a column says which they are of."""
+        if NODE not in batch.schema.names:
+            return
+        nodes = self.values(batch, NODE, first_row)
+        is_wrong = nodes != np.arange(first_row, first_row + len(nodes))
+        if is_wrong.any():
+            row = int(np.argmax(is_wrong))
+            raise InvalidInputError(
+                f"row {first_row + row} is of node {nodes[row]}",
+                where=self.path,
+                expected="rows in the order of nodes, 0, 1, 2, ...",
+                fix=f"sort the table by its column {NODE!r}",
+            )
+
 
 def is_parquet(path: Path) -> bool:
     """Tell by its name whether a file is Parquet."""
     return path.name.lower().endswith(PARQUET_SUFFIXES)
+
+
+def is_csv(path: Path) -> bool:
+    """Tell by its name whether a file is a table in text."""
+    return path.name.lower().endswith(CSV_SUFFIXES)
+
+
+def is_node_table(path: Path) -> bool:
+    """Tell by its name whether a file is a table of nodes: Parquet, Arrow IPC or CSV."""
+    return is_table(path) or is_csv(path)
 
 
 def is_table(path: Path) -> bool:
@@ -100,7 +138,8 @@ def is_table(path: Path) -> bool:
 
 
 def open_table(path: Path) -> Table:
-    """Read the schema and the row count of a Parquet or Arrow IPC file."""
+    """Read the schema and the row count of a Parquet, Arrow IPC or CSV file."""
+    parts: tuple[int, ...] | None
     with reading(path):
         if path.stat().st_size == 0:
             raise InvalidInputError("the file is empty", where=path, expected="a Parquet or Arrow table")
@@ -108,7 +147,10 @@ def open_table(path: Path) -> Table:
             with _open_parquet(path) as file:
                 schema, found = file.schema_arrow, file.metadata
                 sizes = [int(found.row_group(index).num_rows) for index in range(found.num_row_groups)]
-                parts: tuple[int, ...] | None = tuple(sizes)
+                parts = tuple(sizes)
+        elif is_csv(path):
+            with _open_csv(path) as reader:
+                schema, sizes, parts = reader.schema, [batch.num_rows for batch in reader], None
         else:
             with _open_ipc(path) as reader:
                 schema, sizes = reader.schema, [batch.num_rows for batch in _ipc_batches(reader)]
@@ -122,6 +164,16 @@ def _open_parquet(path: Path) -> Any:
 
     # pre-buffering would hold whole row groups
     return pq.ParquetFile(str(path), pre_buffer=False, buffer_size=MIB)
+
+
+def _open_csv(path: Path) -> Any:
+    from pyarrow import csv
+
+    return csv.open_csv(
+        str(path),
+        read_options=csv.ReadOptions(use_threads=False, block_size=MIB),
+        parse_options=csv.ParseOptions(delimiter="," if ".csv" in path.suffixes else "\t"),
+    )
 
 
 def _open_ipc(path: Path) -> Any:

@@ -1,0 +1,176 @@
+"""From keys to rows and back, over mapped files: nothing that grows with the graph is held in memory.
+
+    keys.arrow         column ``key`` in row order, batches of ``BATCH_ROWS``: text or int64
+    key-index.arrow    columns ``code`` and ``row`` in one batch, sorted by both
+
+The code of a number is the number; that of a text is its hash (``ecgl_kernels.text_hash``), and whoever finds a row by
+it compares the text itself. Every generation of a store has both files, for its own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ecgl_kernels.text_hash import hash_texts
+from ecgl_scale.base.durable import WrittenFile
+from ecgl_scale.errors import UsageError
+from ecgl_scale.store.checked import checked_ids, corrupt
+from ecgl_scale.store.files import StoreFiles
+from ecgl_scale.store.format import KEY_INDEX_NAME, KEYS_NAME, Manifest
+from ecgl_scale.store.ragged import map_checked
+
+BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """One of the two files, and how it was written."""
+
+    files: StoreFiles
+    name: str
+    written: WrittenFile
+
+    def open(self, *, check_crc: bool) -> pa.RecordBatchFileReader:
+        """Map the file."""
+        path = self.files.path(self.name)
+        mapped = map_checked(path, self.written, check_crc=check_crc)
+        try:
+            return pa.ipc.open_file(mapped)
+        except pa.ArrowException as error:
+            raise corrupt(path, f"is not an Arrow file: {error}") from error
+
+
+@dataclass(frozen=True)
+class KeyPart:
+    """The keys of one generation."""
+
+    keys: KeyFile
+    index: KeyFile
+    first_row: int
+    num_rows: int
+    is_checked: bool = False
+    """Whether the bytes are known to be those that were written."""
+
+    @cached_property
+    def _reader(self) -> pa.RecordBatchFileReader:
+        return self.keys.open(check_crc=not self.is_checked)
+
+    @cached_property
+    def codes_and_rows(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The index, as views of the mapped file."""
+        batch = self.index.open(check_crc=not self.is_checked).get_batch(0)
+        codes, rows = (column.to_numpy() for column in batch.columns)
+        if codes.size != self.num_rows:
+            raise corrupt(self.index.files.path(self.index.name), f"has {codes.size:,} keys, not {self.num_rows:,}")
+        return codes, rows
+
+    def batch(self, index: int) -> pa.Array:
+        """Keys of the rows from ``index * BATCH_ROWS`` on."""
+        return self._reader.get_batch(index).column(0)
+
+    def keys_of(self, rows: NDArray[np.int64]) -> pa.Array:
+        """Keys of rows of this part, counted from its first."""
+        order = np.argsort(rows, kind="stable")
+        batches, starts = np.unique(rows[order] // BATCH_ROWS, return_index=True)
+        taken = [self.batch(0).slice(0, 0)]
+        for batch, ids in zip(batches, np.split(rows[order], starts[1:]), strict=False):
+            taken.append(self.batch(int(batch)).take(pa.array(ids - batch * BATCH_ROWS)))
+        places = np.empty_like(order)
+        places[order] = np.arange(order.size)
+        return pa.concat_arrays(taken).take(pa.array(places))
+
+    def find(self, keys: pa.Array, codes: NDArray[Any]) -> NDArray[np.int64]:
+        """Rows of keys with these codes, counted from the first of this part; -1 where there is none."""
+        own_codes, own_rows = self.codes_and_rows
+        found = np.full(codes.size, -1, np.int64)
+        open_ = np.argsort(codes)  # in the order of the index, so that a page of it is looked at once
+        places = np.searchsorted(own_codes, codes[open_])
+        while open_.size:
+            is_near = places < own_codes.size
+            open_, places = open_[is_near], places[is_near]
+            is_near = own_codes[places] == codes[open_]
+            open_, places = open_[is_near], places[is_near]
+            rows = own_rows[places].astype(np.int64)
+            is_same = np.ones(rows.size, np.bool_)
+            if pa.types.is_string(keys.type):
+                is_same = pc.equal(self.keys_of(rows), keys.take(pa.array(open_))).to_numpy(zero_copy_only=False)
+            found[open_[is_same]] = rows[is_same]
+            open_, places = open_[~is_same], places[~is_same] + 1
+        return found
+
+
+class StoreKeys:
+    """The keys of a store: of all its generations, in order."""
+
+    def __init__(self, name: str, type_: str, parts: Sequence[KeyPart]) -> None:
+        self.name = name
+        self.type = type_
+        self.parts = tuple(parts)
+
+    def rows_of(self, keys: Any) -> NDArray[np.int64]:
+        """Rows of keys, an Arrow array or any sequence of them; -1 for a key that no node has."""
+        given = self._as_keys(keys)
+        codes = codes_of(given)
+        rows = np.full(len(given), -1, np.int64)
+        for part in self.parts:
+            open_ = np.flatnonzero(rows < 0)
+            if not open_.size:
+                break
+            found = part.find(given.take(pa.array(open_)), codes[open_])
+            rows[open_] = np.where(found < 0, -1, found + part.first_row)
+        return rows
+
+    def keys_of(self, rows: Any) -> pa.Array:
+        """Keys of rows, in their order."""
+        ids = checked_ids(rows, self.parts[-1].first_row + self.parts[-1].num_rows)
+        if len(self.parts) == 1:
+            return self.parts[0].keys_of(ids)
+        order = np.argsort(ids, kind="stable")
+        cuts = np.searchsorted(ids[order], [part.first_row for part in self.parts[1:]])
+        found = [
+            part.keys_of(own - part.first_row) for part, own in zip(self.parts, np.split(ids[order], cuts), strict=True)
+        ]
+        places = np.empty_like(order)
+        places[order] = np.arange(order.size)
+        return pa.concat_arrays(found).take(pa.array(places))
+
+    def _as_keys(self, keys: Any) -> pa.Array:
+        wanted = pa.string() if self.type == "string" else pa.int64()
+        try:
+            keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+            given = keys if isinstance(keys, pa.Array) else pa.array(keys, None if len(keys) else wanted)
+            is_text = pa.types.is_string(given.type) or pa.types.is_large_string(given.type)
+            if is_text != (self.type == "string") or given.null_count:
+                raise pa.ArrowInvalid(f"they are {given.type} with {given.null_count} nulls")
+            return given.cast(wanted)
+        except (pa.ArrowException, TypeError) as error:
+            expected = "text" if self.type == "string" else "whole numbers below 2^63"
+            raise UsageError(f"these are no keys of column {self.name!r}: {error}", expected=expected) from error
+
+
+def open_keys(files: StoreFiles, manifest: Manifest) -> StoreKeys | None:
+    """The keys of a store; None where its nodes have none."""
+    if manifest.keys is None:
+        return None
+    keys, index = (KeyFile(files, name, manifest.files[name].written) for name in (KEYS_NAME, KEY_INDEX_NAME))
+    return StoreKeys(manifest.keys.name, manifest.keys.type, [KeyPart(keys, index, 0, manifest.num_nodes)])
+
+
+def codes_of(keys: pa.Array) -> NDArray[Any]:
+    """What the index is sorted by: the numbers themselves, or the hashes of texts."""
+    if not pa.types.is_string(keys.type):
+        return np.asarray(keys.to_numpy())
+    codes = np.empty(len(keys), np.uint64)
+    _, offsets, data = keys.buffers()
+    if len(keys):
+        places = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
+        hash_texts(places, np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), codes)
+    return codes
