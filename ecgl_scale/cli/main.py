@@ -17,6 +17,7 @@ from ecgl_scale.base.memory import share_one_arena
 from ecgl_scale.cli import (
     cluster,
     doctor,
+    forget,
     generate,
     ingest,
     inspect,
@@ -50,6 +51,7 @@ app.command("methods")(methods.methods)
 app.command("plan")(run.plan)
 app.command("run")(run.run)
 app.command("update")(update.update)
+app.command("forget")(forget.forget)
 app.command("sweep")(sweep.sweep)
 app.command("slurm")(slurm.slurm)
 app.command("infer")(run.infer)

@@ -116,7 +116,7 @@ def _predict(model: SavedModel, graph: GraphStore, target: Path, resources: Reso
                     work_directory=work,
                 )
                 result = {"logits": found.logits, "seconds": found.seconds, "backend": found.backend}
-            _write(target, result.pop("logits"), np.array(model.classes, np.int64))
+            _write(target, result.pop("logits"), model)
     except BaseException:  # Ctrl-C and requests to stop too
         with suppress(OSError):
             work.rmdir()  # only where nothing is in it that the same command could go on with
@@ -200,13 +200,15 @@ def _infer_propagated(
     return {"logits": logits, "seconds": time.perf_counter() - started, "backend": "numba"}
 
 
-def _write(out: Path, logits: Any, classes: Any) -> None:
+def _write(out: Path, logits: Any, model: SavedModel) -> None:
     from ecgl_scale.base.parquet import write_parquet
 
-    batches = (
-        _columns(np.asarray(logits[start : start + WRITE_ROWS], np.float64), start, classes)
-        for start in range(0, len(logits), WRITE_ROWS)
-    )
+    def batch(start: int) -> tuple[Any, Any, Any]:
+        rows = np.array(logits[start : start + WRITE_ROWS], np.float64)
+        rows[:, model.forgotten] = -np.inf
+        return _columns(rows, start, np.array(model.classes, np.int64))
+
+    batches = (batch(start) for start in range(0, len(logits), WRITE_ROWS))
     columns = {"node": np.int64, "label": np.int64, "score": np.float32}
     write_parquet(out, columns, batches, repeated=("label",), needed_bytes=20 * len(logits))
 

@@ -14,12 +14,13 @@ from ecgl_scale.base.durable import storage_errors, write_atomically
 from ecgl_scale.base.versions import SEAL_NAME
 from ecgl_scale.session.basis import KEPT_FOLDERS, SPLIT_NAME, link_file, link_tree
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY, Checkpoints
-from ecgl_scale.session.directory import CONFIG_NAME
+from ecgl_scale.session.directory import CONFIG_NAME, FORGOTTEN_NAME
 from ecgl_scale.session.learner import BANK_NAME, Learner
 from ecgl_scale.session.results import matrix_of
 from ecgl_scale.session.saved_model import save_model
 from ecgl_scale.session.seal import Seal
 from ecgl_scale.session.state import RunState
+from ecgl_scale.tasks.forgotten import about_forgotten
 
 Rows = Sequence[tuple[float, ...]]
 
@@ -43,12 +44,14 @@ def save_learner(directory: Path, learner: Learner, state: RunState) -> None:
     )
     with storage_errors(directory):
         (directory / WEIGHTS_DIRECTORY).mkdir(parents=True, exist_ok=True)
-        for name in (SEAL_NAME, BANK_NAME):
+        for name in (SEAL_NAME, BANK_NAME, FORGOTTEN_NAME):
             (directory / name).unlink(missing_ok=True)
         write_atomically(directory / CONFIG_NAME, learner.config.to_yaml())
         stream.save(directory / SPLIT_NAME)
         if learner.keeps_nodes:
             learner.bank.save(directory / BANK_NAME)
+        if (learner.directory / FORGOTTEN_NAME).exists():
+            link_file(learner.directory / FORGOTTEN_NAME, directory / FORGOTTEN_NAME)
         of_method = learner.method_path(num_tasks - 1)
         if of_method.exists():
             link_file(of_method, directory / WEIGHTS_DIRECTORY / of_method.name)
@@ -56,6 +59,7 @@ def save_learner(directory: Path, learner: Learner, state: RunState) -> None:
             link_tree(path, directory / KEPT_FOLDERS[0] / path.name)
     matrix = matrix_of(state.macro, num_tasks).to_lists()
     about = {"tasks_learned": num_tasks, "split_hash": stream.split_hash, "matrix": matrix}
+    about |= about_forgotten(learner.classes, [task.classes for task in learner.stream])
     save_model(directory / WEIGHTS_DIRECTORY, learner.weights, learner.classes, learner.scaling, **about)
     checkpoints = Checkpoints(directory)
     try:

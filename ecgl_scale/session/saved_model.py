@@ -18,6 +18,7 @@ from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.directory import CONFIG_NAME
 from ecgl_scale.session.seal import Seal
+from ecgl_scale.tasks.forgotten import FORGOTTEN_CLASSES
 from ecgl_scale.tasks.scaling import Scaling
 
 MODEL_NAME = "model.safetensors"
@@ -35,6 +36,11 @@ class SavedModel:
     scaling: Scaling
     more: dict[str, Any] = field(default_factory=dict)
     """Whatever else was written beside them."""
+
+    @property
+    def forgotten(self) -> list[int]:
+        """Outputs of classes that were forgotten: they are never predicted."""
+        return [self.classes.index(label) for label in self.more.get(FORGOTTEN_CLASSES, ())]
 
 
 def save_model(

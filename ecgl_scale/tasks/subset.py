@@ -38,6 +38,7 @@ from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 
 NODE = "node"
+KIND = "task graph"
 IDS_AT_ONCE = 1 << 20
 
 
@@ -84,12 +85,15 @@ class Subset:
             columns=tuple(columns),
             num_classes=self.graph.num_classes,
             is_part=True,
-            provenance={"kind": "task graph", "of": self.graph.path.name, **provenance},
+            provenance={"kind": KIND, "of": self.graph.path.name, **provenance},
         )
 
     def _node_blocks(self, max_rows: int) -> Iterator[AnyArray]:
-        for start in range(0, self.ids.size, max_rows):
-            yield self.ids[start : start + max_rows]
+        """Ids of the nodes; a part of a task graph keeps the ids that they have in the whole."""
+        is_part = self.graph.manifest.provenance.get("kind") == KIND
+        ids = self.graph.column(NODE)[self.ids] if is_part else self.ids
+        for start in range(0, ids.size, max_rows):
+            yield ids[start : start + max_rows]
 
     def _label_blocks(self, nodes: NodeColumns, max_rows: int) -> Iterator[AnyArray]:
         for first, values in nodes.blocks(LABEL):
