@@ -78,7 +78,9 @@ def forget(
 
 def _print(found: dict[str, Any]) -> None:
     what = f"class {found['class']}" if found["num_asked"] is None else f"{format_count(found['num_asked'])} nodes"
-    print(f"{found['out']}: {what} forgotten, {format_count(found['num_known'])} nodes of it were in tasks of the model")
+    print(
+        f"{found['out']}: {what} forgotten, {format_count(found['num_known'])} nodes of it were in tasks of the model"
+    )
     for name, num_rows in found["rows"].items():
         print(f"  {name}: {format_count(num_rows)} row{'s' * (num_rows != 1)} left it")
     if found["num_removed_versions"]:
