@@ -128,7 +128,8 @@ def _locked(model: Path) -> Iterator[list[Path]]:
                 where=path,
                 fix="finish it with ecgl update --resume, or remove its directory",
             )
-        yield [model, *versions]
+        own = [path for path in model.iterdir() if path.name not in (VERSIONS_NAME, LOCK_NAME)]
+        yield [*([model] if own else []), *versions]
     finally:
         os.close(lock)
 

@@ -1,10 +1,10 @@
 """The files of a model without some nodes, or without a class.
 
-written anew     split.parquet, bank.arrow, the method's state, tests/, and whatever names the split: all that has rows or
-                 ids; for a class also the weights and moments, in which its outputs become zero
-taken along      CARRIED, which know of no node: settings, plan, curves, samples of memory
-left behind      run.log and notes in events.jsonl, as text may name a node; earlier checkpoints; tasks/ and work/, which
-                 are made again from the store; files that are none of a model's
+written anew   split.parquet, bank.arrow, the method's state, tests/, and whatever names the split: all that has rows
+               or ids; for a class also the weights and moments, in which its outputs become zero
+taken along    CARRIED, which know of no node: settings, plan, curves, samples of memory
+left behind    run.log and notes in events.jsonl, as text may name a node; earlier checkpoints; tasks/ and work/, which
+               are made again from the store; files that are none of a model's
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ config.yaml  state.json  split.parquet  bank.arrow  weights/  tests/ where graph
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from ecgl_scale.base.durable import storage_errors, write_atomically
 from ecgl_scale.base.versions import SEAL_NAME
 from ecgl_scale.session.basis import KEPT_FOLDERS, SPLIT_NAME, link_file, link_tree
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY, Checkpoints
-from ecgl_scale.session.directory import CONFIG_NAME, FORGOTTEN_NAME
+from ecgl_scale.session.directory import CONFIG_NAME, FORGOTTEN_NAME, WORK_NAME
 from ecgl_scale.session.learner import BANK_NAME, Learner
 from ecgl_scale.session.results import matrix_of
 from ecgl_scale.session.saved_model import save_model
@@ -67,3 +68,12 @@ def save_learner(directory: Path, learner: Learner, state: RunState) -> None:
     finally:
         checkpoints.close()
     Seal.write(directory, learner.config, graph, stream)
+
+
+def remove_learned(directory: Path) -> None:
+    """Remove what a learner keeps in its working directory; task graphs are extracted again."""
+    with storage_errors(directory):
+        for name in (BANK_NAME, FORGOTTEN_NAME):
+            (directory / name).unlink(missing_ok=True)
+        for name in (WEIGHTS_DIRECTORY, WORK_NAME, *KEPT_FOLDERS):
+            shutil.rmtree(directory / name, ignore_errors=True)

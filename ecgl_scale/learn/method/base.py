@@ -202,7 +202,7 @@ class Method:
     weight_copies: ClassVar[int] = 0
     """How many numbers for every weight it keeps, or holds while a task is learned or ends."""
     forgets_exactly: ClassVar[bool] = False
-    """Whether what it has learned is a sum over rows, so that after ``forget`` it is as if they had never been there."""
+    """Whether what it has learned is a sum over rows: after ``forget`` it is as if they had never been there."""
     is_reconstruction: ClassVar[bool] = False
     """Whether it was made again from a paper's description, as there is no public code; it is always called so."""
     remark: ClassVar[str] = ""
