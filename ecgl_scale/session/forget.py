@@ -76,6 +76,12 @@ def forget(
     is_in_place = out.resolve() in {root.resolve(), basis.directory.resolve()}
     if keep_versions and not is_in_place:
         raise UsageError("--keep-versions is for a model that is written into itself", expected="--out MODEL")
+    if is_in_place and basis.directory.resolve() != version_directory(root).resolve():
+        raise UsageError(
+            "a version is written into its model, and it is not the newest one",
+            where=basis.directory,
+            expected=f"the newest version of {root}, or another --out",
+        )
     gone, about = asked.resolve(basis)
     config = basis.saved.config
     resources = Resources.of(config.memory if memory is None else memory, config.threads, on_event=on_event)

@@ -48,7 +48,7 @@ def plan_run(setup: RunSetup) -> MemoryPlan:
     state_bytes = plan_method(sizes, stream[-1], room).state_bytes
     room = max(room - state_bytes, 0)
     kept, parts = sizes.bank_bytes + state_bytes, _kept_parts(sizes.bank_bytes, state_bytes)
-    of_method = [plan_method(sizes, task, room) for task in stream]
+    of_method = [plan_method(sizes, task, room) for task in sizes.tasks]
     stages = [
         _with_kept(_extraction(sizes, room), kept + sizes.weight_bytes, parts),
         _with_kept(_training(sizes, room, of_method), kept + sizes.checkpoint_bytes, parts),
@@ -77,12 +77,12 @@ def plan_run_workers(setup: RunSetup, *, room_bytes: int, threads: int) -> list[
             driver_threads=driver_threads,
             threads=threads,
         )
-        for task in setup.stream
+        for task in sizes.tasks
     ]
     stages = [largest("extract", extracted)]
     if setup.config.learn.num_hops:
-        stages.append(largest("train", [_propagation(sizes, task, room_bytes, seen=seen) for task in setup.stream]))
-    stages.append(_remembering([plan_method(sizes, task, room_bytes) for task in setup.stream], 0))
+        stages.append(largest("train", [_propagation(sizes, task, room_bytes, seen=seen) for task in sizes.tasks]))
+    stages.append(_remembering([plan_method(sizes, task, room_bytes) for task in sizes.tasks], 0))
     return [*stages, _evaluation(sizes, room_bytes)]
 
 
@@ -121,14 +121,14 @@ def _training(sizes: RunSizes, room_bytes: int, of_method: Sequence[MethodPlan])
         plans += (
             [plan_all_graphs(sizes, room_bytes)]
             if method.keeps_tasks or method.keeps_graphs
-            else [plan_task_graph(sizes, task, room_bytes) for task in stream]
+            else [plan_task_graph(sizes, task, room_bytes) for task in sizes.tasks]
         )
     else:
-        counts = [task.train_ids.size for task in stream]
+        counts = [task.train_ids.size for task in sizes.tasks]
         plans += [
             plan_rows_of(sizes, int(rows), room_bytes) for rows in ([sum(counts)] if method.keeps_tasks else counts)
         ]
-    for task, planned in zip(stream, of_method, strict=True):
+    for task, planned in zip(sizes.tasks, of_method, strict=True):
         what = f"the method's work on {sizes.graph_of(task, seen=seen).num_nodes:,} nodes"
         plans.append(StagePlan("train", planned.work_bytes, what, setting="memory"))
         if learn.num_hops:
@@ -143,7 +143,7 @@ def _remembering(of_method: Sequence[MethodPlan], kept_bytes: int) -> StagePlan:
 
 def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
     config, plans = sizes.config, []
-    for task in sizes.stream:
+    for task in sizes.tasks:
         scored = max(task.test_ids.size, task.valid_ids.size) * sizes.widths[-1] * SCORE_BYTES
         if config.learn.num_hops:
             plan = _propagation(sizes, task, room_bytes, seen=_uses_seen(config))

@@ -51,6 +51,11 @@ class RunSizes:
         return self.setup.stream
 
     @property
+    def tasks(self) -> list[Task]:
+        """Its tasks that have rows to train on; those of others are forgotten."""
+        return [task for task in self.stream if task.train_ids.size]
+
+    @property
     def config(self) -> RunConfig:
         """The settings of the run."""
         return self.setup.config
