@@ -114,7 +114,7 @@ def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
 
 
 def _training(sizes: RunSizes, room_bytes: int, of_method: Sequence[MethodPlan]) -> StagePlan:
-    method, learn, stream = sizes.method, sizes.config.learn, sizes.stream
+    method, learn = sizes.method, sizes.config.learn
     seen = sizes.config.tasks.inter_task_edges
     plans: list[StagePlan] = []
     if learn.train_as == "gcn":
