@@ -19,7 +19,7 @@ from pydantic import Field
 
 from ecgl_scale.config.sections import Section
 from ecgl_scale.learn.method.base import Context, Method
-from ecgl_scale.learn.method.kept import weights_before_task, weights_state
+from ecgl_scale.learn.method.kept import weights_of_state, weights_state
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.train import Penalty
 
@@ -45,7 +45,7 @@ class MyMethod(Method):
         strength = context.config.section(MyMethodConfig).strength
         if not self.kept or not strength:
             return None
-        last = weights_before_task(self.kept, "last", context).parameters()
+        last = weights_of_state(self.kept, "last", context.trainer.weights).parameters()
 
         def term(weights: SharedWeights) -> torch.Tensor:
             pairs = zip(weights.parameters(), last, strict=True)

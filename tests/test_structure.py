@@ -44,8 +44,16 @@ ROOMS: dict[str, set[str]] = {
         for place, room in enumerate(ORDER)
     },
     # These two read files, never live objects. Which keys of a config change no result the config says, in a file that
-    # has names alone: a copy of that list has gone astray before.
-    "ecgl_scale.report": {*COMMON, *NUMBERS, "ecgl_scale.config.keys", "ecgl_scale.report", "ecgl_scale.watch"},
+    # has names alone: a copy of that list has gone astray before. Which version of a model counts is a matter of names,
+    # too.
+    "ecgl_scale.report": {
+        *COMMON,
+        *NUMBERS,
+        "ecgl_scale.base.versions",
+        "ecgl_scale.config.keys",
+        "ecgl_scale.report",
+        "ecgl_scale.watch",
+    },
     "ecgl_scale.watch": {
         *COMMON,
         *NUMBERS,

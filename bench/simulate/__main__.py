@@ -1,6 +1,6 @@
 """Predict stages on machines that we do not have, and check the same formulas on the one that we have.
 
-    python -m bench.simulate [--scale 20] [--check-scale 22] [--nodes 400000] [--check-nodes 1200000] [--sweeps 10]
+    python -m bench.simulate [--scale 22] [--check-scale 24] [--nodes 1200000] [--check-nodes 3600000] [--sweeps 10]
 
 Rates are measured on the smaller graphs with one process; the larger ones are then predicted and measured, with one
 process of all cores and with two workers of one core each. The record has both, the ratio, and the tables.
@@ -59,7 +59,7 @@ def _check(stores: Stores, work: Path, sweeps: int, repeats: int, rates: Rates, 
     options = ("--threads", "2") if num_workers == 1 else ("--workers", str(num_workers), "--worker-threads", "1")
     measured = medians(lambda: rank_seconds(stores, work, sweeps, *options), repeats)
     memory = 8 * GB  # files are in the page cache: as fast as memory is copied
-    here = Machine(2 // num_workers, memory, 10 * GB, 20 * GB, 10 * GB)
+    here = Machine(2 // num_workers, memory, 10 * GB, 20 * GB, 10 * GB, num_sharing=num_workers)
     predicted = {
         "sweep": simulate(stores.kron_graph, here, num_workers, rates)["sweep"].seconds,
         **{name: simulate(stores.sbm_graph, here, num_workers, rates)[name].seconds for name in CHECKED[1:]},
@@ -81,10 +81,10 @@ def _check(stores: Stores, work: Path, sweeps: int, repeats: int, rates: Rates, 
 def main() -> None:
     """Run the case and save its record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", type=int, default=20)
-    parser.add_argument("--check-scale", type=int, default=22)
-    parser.add_argument("--nodes", type=int, default=400_000)
-    parser.add_argument("--check-nodes", type=int, default=1_200_000)
+    parser.add_argument("--scale", type=int, default=22)
+    parser.add_argument("--check-scale", type=int, default=24)
+    parser.add_argument("--nodes", type=int, default=1_200_000)
+    parser.add_argument("--check-nodes", type=int, default=3_600_000)
     parser.add_argument("--sweeps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--work", type=Path, default=DEFAULT_WORK / "simulate")

@@ -58,18 +58,19 @@ def _graph(stdout: str) -> Graph:
 
 
 def rank_seconds(stores: Stores, work: Path, sweeps: int, *options: str) -> dict[str, float]:
-    """Seconds of a sweep, of the attribute vector and of diversity, by the report of ``ecgl rank``."""
+    """Seconds of a sweep, of the attribute vector and of diversity, by the report of ``ecgl rank``, each by itself."""
     out = work / "scores.parquet"
     fixed = ("--out", str(out), "--tol", "0", "--max-iter", str(sweeps), "--json", *options)
+    alone = ("--kind", "diversity", "--out", str(out), "--json", *options)
     importance = _report("rank", str(stores.kron), "--ignore-features", *fixed)
-    both = _report("rank", str(stores.sbm), "--kind", "both", *fixed)
-    bare = _report("rank", str(stores.bare), "--kind", "both", *fixed)
+    attributed = _report("rank", str(stores.sbm), *fixed)
+    diverse, bare = (_report("rank", str(store), *alone) for store in (stores.sbm, stores.bare))
     out.unlink()
     times = [sweep["seconds"] for sweep in importance["importance"]["sweeps"]]
     return {
         "sweep": statistics.median(times),
-        "attribute": both["seconds"]["attributes"],
-        "diversity": both["seconds"]["diversity"],
+        "attribute": attributed["seconds"]["attributes"],
+        "diversity": diverse["seconds"]["diversity"],
         "loading": bare["seconds"]["diversity"],
     }
 
@@ -104,7 +105,7 @@ def measure_rates(stores: Stores, tiny: Stores, work: Path, sweeps: int, repeats
         attribute_values=2 * sbm.nodes * sbm.features / growing / cores,
         sweep_edges=kron.edges / taken["sweep"] / cores,
         distance_values=(sbm.edges + sbm.nodes) * sbm.features / walking / cores,
-        column_bytes=4 * sbm.nodes * sbm.features / loading / cores,
+        column_bytes=4 * sbm.nodes * sbm.features / loading,
         flops=_flops(repeats),
         place_read_bytes=read,
         place_write_bytes=written,

@@ -26,7 +26,8 @@ class Rates:
     distance_values: float
     """Numbers that are gathered along edges, for diversity and for the layers of inference."""
     column_bytes: float
-    """Bytes of features that are read, checked and cut into columns, for diversity."""
+    """Bytes of features that a machine reads, checks and cuts into columns, for diversity: memory is the limit, and one
+    core reaches it."""
     flops: float
     place_read_bytes: float
     """Rows in files that others wrote, from the page cache, with their checksum."""
@@ -51,6 +52,8 @@ class Machine:
     """What the file system gives all machines together."""
     own_bytes: float
     """What it gives one."""
+    num_sharing: int = 1
+    """Workers that share one machine's memory and take turns at its speed."""
 
     def transfer(self, each_bytes: float, num_machines: int) -> float:
         """Seconds until every machine has moved so many bytes at once."""
@@ -167,7 +170,7 @@ class _Job:
         held = 0.6 * self.machine.memory_bytes
         passes = max(1, math.ceil(4 * self.graph.nodes * self.graph.features / held))
         loaded = 4 * self.graph.nodes * self.graph.features * passes
-        loading = max(loaded / (self.machine.cores * self.rates.column_bytes), self._transfer(loaded))
+        loading = max(self.machine.num_sharing * loaded / self.rates.column_bytes, self._transfer(loaded))
         gathered = (self.graph.edges + self.graph.nodes) * self.graph.features
         walking = gathered / (self.cores * self.rates.distance_values)
         squares = 16 * self.graph.nodes / self.num * passes

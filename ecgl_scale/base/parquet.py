@@ -33,7 +33,7 @@ def write_parquet(
     """
     schema = pa.schema([(name, pa.from_numpy_dtype(dtype)) for name, dtype in columns.items()], metadata)
     tables = (
-        pa.Table.from_arrays([_as_arrow(*pair) for pair in zip(batch, columns.values(), strict=True)], schema=schema)
+        pa.Table.from_arrays([as_arrow(*pair) for pair in zip(batch, columns.values(), strict=True)], schema=schema)
         for batch in batches
     )
     write_tables(path, schema, tables, repeated=repeated, needed_bytes=needed_bytes)
@@ -57,7 +57,7 @@ def write_tables(
             writer.write_table(table)
 
 
-def _as_arrow(column: NDArray[Any], dtype: DTypeLike) -> pa.Array:
+def as_arrow(column: NDArray[Any], dtype: DTypeLike | None = None) -> pa.Array:
     """Wrap a column without a copy, and without ``pyarrow.array``, which imports pandas where it can: 30 MiB."""
     values = np.ascontiguousarray(column, dtype)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])

@@ -32,7 +32,7 @@ class Staging:
     def __init__(self, target: Path, *, marker: str, overwrite: bool = False, job: str | None = None) -> None:
         require_directory(target, what="a directory to build", fix="build it here, or through build_store_at")
         self.target = target.absolute()
-        self._base = self.target.parent / f".{self.target.name}.building"
+        self._base = _base_of(self.target)
         self.path = self._base if job is None else self._base.with_name(f"{self._base.name}-{job}")
         self._job = job
         self._marker = marker
@@ -44,7 +44,7 @@ class Staging:
             with storage_errors(self.target), uninterrupted():
                 self._refuse_existing()
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._lock = take_lock(self._lock_path(), target=self.target)
+                self._lock = take_lock(lock_path_of(self.target), target=self.target)
                 for left in (self._base, *self._base.parent.glob(f"{glob.escape(self._base.name)}-{16 * '?'}")):
                     if self._job is None or left != self.path:
                         shutil.rmtree(left, ignore_errors=True)
@@ -68,9 +68,6 @@ class Staging:
                 "the target exists and is nothing we wrote", where=self.target, fix="choose another path, or remove it"
             )
 
-    def _lock_path(self) -> Path:
-        return self._base.with_name(f"{self._base.name}.lock")
-
     def commit(self) -> None:
         """Put the finished directory in the target's place."""
         with storage_errors(self.target):
@@ -90,8 +87,18 @@ class Staging:
             # After an exchange this is the old store; after a failure, the half-built one.
             if not may_go_on:
                 shutil.rmtree(self.path, ignore_errors=True)
-            self._lock_path().unlink(missing_ok=True)
+            lock_path_of(self.target).unlink(missing_ok=True)
             os.close(self._lock)
+
+
+def lock_path_of(target: Path) -> Path:
+    """The lock of all who write a directory, as a whole or a part of it: beside it, as it may not be there yet."""
+    base = _base_of(target.absolute())
+    return base.with_name(f"{base.name}.lock")
+
+
+def _base_of(target: Path) -> Path:
+    return target.parent / f".{target.name}.building"
 
 
 def exchange(new: Path, old: Path) -> None:

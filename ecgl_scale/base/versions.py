@@ -49,6 +49,19 @@ def versions_of(model: Path) -> dict[int, Path]:
     return {number: inside / name for number, name in numbered}
 
 
+def is_model(given: Path) -> bool:
+    """Whether a path names a model, or a run: not a store, and nothing that is not there."""
+    named = _NAMED.fullmatch(str(given))
+    model = Path(named[1]) if named is not None and not given.exists() else given
+    return any((path / name).exists() for path in (model, model / VERSIONS_NAME) for name in (SEAL_NAME, "config.yaml"))
+
+
+def newest_of(directory: Path) -> Path:
+    """The newest complete version of the model that a directory is, or is a version of."""
+    is_version = directory.parent.name == VERSIONS_NAME and _NUMBER.fullmatch(directory.name) is not None
+    return version_directory(directory.parent.parent if is_version else directory)
+
+
 def next_version(model: Path) -> Path:
     """The directory of the version that comes after the newest complete one, begun or not."""
     complete = [number for number, path in versions_of(model).items() if (path / SEAL_NAME).exists()]

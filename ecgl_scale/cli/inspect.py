@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,17 +14,19 @@ from ecgl_scale.cli.options import Json, StorePath, takes_settings
 from ecgl_scale.cli.output import print_json, print_table
 from ecgl_scale.units import format_bytes, format_count
 
+SHOWN_CLASSES = 8
+
 if TYPE_CHECKING:
     from ecgl_scale.store.format import Manifest
 
 
 def info(store: StorePath, as_json: Json = False) -> None:
     """Show what a store holds."""
-    from ecgl_scale.store.remote import read_manifest
     from ecgl_scale.store.verify import check_files
+    from ecgl_scale.store.view import read_view
 
-    location = location_of(store)
-    manifest = read_manifest(location)
+    view = read_view(store)
+    location, manifest = view.location, view.manifest
     check_files(location, manifest)
     if as_json:
         print_json(summary(location, manifest))
@@ -38,11 +42,17 @@ def verify(
     fast: bool = typer.Option(False, "--fast", help="Compare names, sizes and samples only; do not read every byte."),
     as_json: Json = False,
 ) -> None:
-    """Read every byte of a store and check it."""
+    """Read every byte of a store, or of a finished model, and check it."""
+    from ecgl_scale.base.versions import is_model
+
+    if isinstance(found := location_of(store), Path) and is_model(found):
+        _verify_model(context, found, as_json)
+        return
     from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
-    from ecgl_scale.store.remote import manifest_files, read_manifest
+    from ecgl_scale.store.remote import manifest_files
     from ecgl_scale.store.verify import verify_store
+    from ecgl_scale.store.view import read_manifest
 
     location = location_of(store)
     if not settings.cluster().is_alone:
@@ -63,8 +73,23 @@ def verify(
         )
 
 
+def _verify_model(context: typer.Context, model: Path, as_json: bool) -> None:
+    from ecgl_scale.session.basis import Basis
+
+    basis = Basis.open(model)
+    basis.verify()
+    sizes = [file.size_bytes for file in basis.seal.files.values()]
+    if as_json:
+        print_json({"model": str(basis.directory), "ok": True, "num_files": len(sizes), "num_bytes": sum(sizes)})
+    elif not context.obj.quiet:
+        learned = f"{format_count(basis.num_tasks)} task{'s' * (basis.num_tasks > 1)} learned"
+        print(f"{basis.directory}: good; {format_count(len(sizes))} files, {format_bytes(sum(sizes))}, {learned}")
+
+
 def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
     """What ``info --json`` prints."""
+    from ecgl_scale.store.compose import generation_infos
+
     edges, features = manifest.edges, manifest.features
     return {
         "store": str(store),
@@ -72,6 +97,8 @@ def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
         "num_edges": edges.num_edges,
         "num_features": 0 if features is None else features.num_features,
         "num_classes": manifest.num_classes,
+        "class_names": manifest.class_names,
+        "keys": None if manifest.keys is None else manifest.keys.__dict__,
         "columns": manifest.columns,
         "symmetrised": edges.symmetrised,
         "keeps_duplicates": edges.keeps_duplicates,
@@ -86,11 +113,22 @@ def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
         "num_files": len(manifest.files),
         "provenance": manifest.provenance,
         "written_by": manifest.written_by,
+        "generations": [asdict(generation) for generation in generation_infos(manifest)],
     }
 
 
+def _classes(manifest: Manifest) -> str:
+    if manifest.num_classes is None:
+        return "none"
+    names = manifest.class_names or []
+    shown = ", ".join(names[:SHOWN_CLASSES]) + (", ..." if len(names) > SHOWN_CLASSES else "")
+    return f"{manifest.num_classes}: {shown}" if names else str(manifest.num_classes)
+
+
 def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
-    edges, features = manifest.edges, manifest.features
+    from ecgl_scale.store.compose import generation_infos
+
+    edges, features, generations = manifest.edges, manifest.features, generation_infos(manifest)
     direction = "both directions stored" if edges.symmetrised else "direction as given"
     rows: dict[str, object] = {
         "store": store,
@@ -100,11 +138,15 @@ def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
         f"and {format_count(edges.dropped_duplicates)} duplicates dropped",
         "blocks": f"{len(edges.block_edges)} of rows and tiles, ids {edges.id_dtype}",
         "features": "none",
-        "classes": "none" if manifest.num_classes is None else manifest.num_classes,
+        "classes": _classes(manifest),
+        "keys": "none" if manifest.keys is None else f"{manifest.keys.name}: {manifest.keys.type}",
         "columns": ", ".join(f"{name}: {kind}" for name, kind in manifest.columns.items()) or "none",
         "size": f"{format_bytes(manifest.total_bytes)} in {format_count(len(manifest.files))} files",
         "source": ", ".join(f"{name}={value}" for name, value in manifest.provenance.items()) or "unknown",
     }
     if features is not None:
         rows["features"] = f"{format_count(features.num_features)} a node, {features.kind} {features.dtype}"
+    if len(generations) > 1:
+        counts = [(format_count(each.num_nodes), format_count(each.num_edges)) for each in generations]
+        rows["generations"] = "; ".join(f"{n}: {nodes} nodes, {edges}" for n, (nodes, edges) in enumerate(counts))
     return rows

@@ -15,6 +15,7 @@ import typer
 from ecgl_scale._version import __version__
 from ecgl_scale.base.memory import share_one_arena
 from ecgl_scale.cli import (
+    append,
     cluster,
     doctor,
     forget,
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.add_typer(generate.app, name="generate")
 app.add_typer(ingest.app, name="ingest")
+app.add_typer(append.app, name="append")
 app.command("doctor")(doctor.doctor)
 app.command("info")(inspect.info)
 app.command("verify")(inspect.verify)

@@ -69,6 +69,10 @@ AddSelfLoops = Annotated[
         "--add-self-loops", help="Give every node exactly one edge to itself; those in the input are dropped first."
     ),
 ]
+IdColumn = Annotated[
+    str | None,
+    typer.Option("--id-column", metavar="NAME", help="Node column with the keys of the nodes, text or int64."),
+]
 FeaturesAs = Annotated[
     FeatureKind,
     typer.Option(
@@ -91,8 +95,8 @@ class BuildSettings(ClusterOptions):
 
 
 @dataclass(frozen=True)
-class IngestSettings(BuildSettings):
-    """Options of every command that ingests files: those of a build, and what happens to the edges on their way in."""
+class EdgeFlags:
+    """What happens to edges on their way in."""
 
     symmetrise: Symmetrise = False
     keep_duplicates: KeepDuplicates = False
@@ -100,14 +104,19 @@ class IngestSettings(BuildSettings):
     add_self_loops: AddSelfLoops = False
 
 
-def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command declare one ``settings: BuildSettings`` parameter; its fields become options of the command.
+@dataclass(frozen=True)
+class IngestSettings(EdgeFlags, BuildSettings):
+    """Options of every command that ingests files: those of a build, and what happens to the edges on their way in."""
+
+
+def takes_settings(command: Callable[..., None], kind: type[Any] | None = None) -> Callable[..., None]:
+    """Let a command declare one ``settings`` parameter, of its own or the given kind; its fields become options.
 
     Typer builds options from a function's signature and knows no groups, so the wrapper shows it a signature with the
     fields in the parameter's place.
     """
     hints = get_type_hints(command, include_extras=True)
-    kind = hints["settings"]
+    kind = kind or hints["settings"]
     own = [
         parameter.replace(annotation=hints[parameter.name])
         for parameter in signature(command).parameters.values()
@@ -170,7 +179,7 @@ def build_and_report(
         print(f"{location}: {counts}, {format_bytes(manifest.total_bytes)}")
 
 
-def edge_options(settings: IngestSettings) -> BuildOptions:
+def edge_options(settings: EdgeFlags) -> BuildOptions:
     """The edge options as the builder knows them."""
     from ecgl_scale.store.edges.plan import BuildOptions
 

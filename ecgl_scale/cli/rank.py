@@ -86,6 +86,7 @@ class RankOptions(ClusterOptions):
         Path | None,
         typer.Option("--start", metavar="FILE", help="Scores of all nodes by an earlier ranking, to begin with."),
     ] = None
+    by_key: Annotated[bool, typer.Option("--id", help="Write the keys of nodes beside their numbers.")] = False
     memory: Memory = None
     threads: Threads = None
     as_json: Json = False

@@ -24,7 +24,13 @@ MAX_OMITTED = 10
 
 def report(
     context: typer.Context,
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of finished runs, or of sweeps.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Directories of finished runs, of models (the newest version, or MODEL@N), or of sweeps.",
+        ),
+    ],
     html: Annotated[
         Path | None,
         typer.Option(
@@ -41,6 +47,7 @@ def report(
 ) -> None:
     """Compare finished runs: AA and AF with their spread over seeds, time and memory."""
     from ecgl_scale.base.output_file import refuse_inside_store
+    from ecgl_scale.base.versions import version_directory
     from ecgl_scale.report.find import find_runs
     from ecgl_scale.report.runs import group_runs
 
@@ -49,7 +56,7 @@ def report(
             refuse_inside_store(target)
     for run in runs:
         require_directory(run, what="ecgl report", fix="copy the runs to this machine first")
-    found, omitted = find_runs(runs)
+    found, omitted = find_runs([version_directory(run) for run in runs])
     groups = group_runs(found)
     if as_json:
         left_out = [{**asdict(run), "path": str(run.path)} for run in omitted]

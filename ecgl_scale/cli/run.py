@@ -164,6 +164,28 @@ def infer(
             help="Parquet file to write: node, label, score (the softmax of the label's output).",
         ),
     ],
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            "--nodes",
+            metavar="new|FILE",
+            help="Predict only these nodes, from their neighbourhood alone: those newer than what the model has "
+            "learned from (with --update: than its table), or those that a file names (.npy, .txt, .csv, .tsv, "
+            ".parquet, .arrow). Default: every node.",
+        ),
+    ] = None,
+    by_key: Annotated[
+        bool, typer.Option("--id", help="Write the keys of nodes too; the file of --nodes names nodes by key.")
+    ] = False,
+    update: Annotated[
+        Path | None,
+        typer.Option(
+            "--update",
+            metavar="OLD",
+            help="Predictions of all nodes by the same model, on this store or before it grew: rows of nodes whose "
+            "neighbourhood has not changed since are copied.",
+        ),
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -181,14 +203,20 @@ def infer(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Predict the class of every node of a store with a finished run's weights."""
-    from ecgl_scale.session.infer import infer_store
+    """Predict the class of every node of a store, or of some, with a finished run's weights."""
+    from ecgl_scale.session.infer import Asked, infer_store
+
+    if nodes == "new":
+        asked = Asked("new", by_key, update)
+    else:
+        asked = Asked(None if nodes is None else Path(nodes), by_key, update)
 
     with context.obj.progress() as sink:
         report = infer_store(
             location_of(run_directory),
             location_of(store),
             out,
+            asked=asked,
             memory=memory,
             threads=threads,
             cluster=settings.cluster(),
@@ -199,7 +227,9 @@ def infer(
     elif not context.obj.quiet:
         seconds = f"{report['seconds']:.1f} s with the {report['backend']} backend"
         peak = f"{format_bytes(report['peak_bytes'])} of {format_bytes(report['plan']['peak_bytes'])} planned"
-        print(f"{out}: {format_count(report['num_nodes'])} nodes, {seconds}, peak memory {peak}")
+        predicted, num_nodes = (format_count(report[name]) for name in ("num_predicted", "num_nodes"))
+        of_all = "" if predicted == num_nodes else f" of {num_nodes}"
+        print(f"{out}: {predicted}{of_all} nodes, {seconds}, peak memory {peak}")
 
 
 def command_of_rank(command: list[object], overrides: list[str], memory: str | None) -> list[str]:

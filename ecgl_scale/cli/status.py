@@ -34,7 +34,12 @@ Found = TypeVar("Found", bound=_HasCondition)
 
 
 def status(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, or of a sweep.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Directory of a run, of a sweep, or of a model: of its versions the newest, or MODEL@N."
+        ),
+    ],
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Look every second until it ends; into a file, a line a step and every 30 s."),
@@ -42,10 +47,12 @@ def status(
     as_json: Json = False,
 ) -> None:
     """How far a run or a sweep is, what it holds, and how to go on with it if it was killed."""
+    from ecgl_scale.base.versions import version_directory
     from ecgl_scale.watch.status import RunWatcher
     from ecgl_scale.watch.sweep_status import SweepWatcher, is_sweep
 
     require_directory(run, what="ecgl status", fix="ask on the machine that runs it, or read its state.json")
+    run = version_directory(run, complete=False)
     is_watched = watch and not as_json
     if is_sweep(run):
         from ecgl_scale.cli import status_sweep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,10 @@ from ecgl_scale.cli.cluster import ClusterOptions
 from ecgl_scale.cli.options import Json, Memory, StorePath, takes_settings
 from ecgl_scale.cli.output import print_json
 from ecgl_scale.cli.run import Ranks, command_of_rank, print_results
+
+if TYPE_CHECKING:
+    from ecgl_scale.base.events import EventSink
+    from ecgl_scale.session.update import Update
 
 
 @takes_settings
@@ -67,28 +71,37 @@ def update(
     """Learn one more task on top of a model, and test on all of its tasks."""
     if new_nodes and where is not None:
         raise typer.BadParameter("--new-nodes and --where exclude each other", param_hint="--where")
-    from ecgl_scale.session.update import open_update
+    from ecgl_scale.session.update import Update
 
     for path in (model, out):
         require_directory(path, what="ecgl update", fix="copy the model to this machine first")
     asked = [*(overrides or []), *([] if ranks is None else [f"engine.ranks={ranks}"])]
     given = [*asked, *([] if memory is None else [f"memory={memory}"]), *settings.overrides()]
-    basis, config, target = open_update(model, location_of(store), out, where=where, overrides=given)
-    with context.obj.progress() as sink:
-        if config.engine.ranks == 1:
-            from ecgl_scale.session.run import run
-
-            results = run(config, target, resume=resume, on_event=sink, basis=basis)
-        else:
-            from ecgl_scale.session.ranks.run_ranks import run_ranks
-
-            chosen = [] if where is None else ["--where", where]
-            command = command_of_rank(["update", basis.directory, store, "--out", target, *chosen], asked, memory)
-            found = run_ranks(config, target, command=command, resume=resume, on_event=sink, basis=basis)
-            if isinstance(found, int):
-                raise typer.Exit(found)
-            results = found
+    job = Update.open(model, location_of(store), out, where=where, overrides=given)
+    results = job.done_before() if resume else None
+    if results is None:
+        with context.obj.progress() as sink:
+            results = _run(job, resume, sink, command_of_rank(_arguments(job, store), asked, memory))
     if as_json:
         print_json(results)
     elif not context.obj.quiet:
-        print_results(results, target)
+        print_results(results, job.target)
+
+
+def _arguments(job: Update, store: Path) -> list[object]:
+    where = job.basis.asked
+    return ["update", job.basis.directory, store, "--out", job.target, *([] if where is None else ["--where", where])]
+
+
+def _run(job: Update, resume: bool, sink: EventSink, command: list[str]) -> dict[str, Any]:
+    """Run the update; with several ranks, ``command`` starts another one."""
+    if job.config.engine.ranks == 1:
+        from ecgl_scale.session.run import run
+
+        return run(job.config, job.target, resume=resume, on_event=sink, basis=job.basis)
+    from ecgl_scale.session.ranks.run_ranks import run_ranks
+
+    found = run_ranks(job.config, job.target, command=command, resume=resume, on_event=sink, basis=job.basis)
+    if isinstance(found, int):
+        raise typer.Exit(found)
+    return found

@@ -40,8 +40,10 @@ class TasksConfig(Section):
     column: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="Node column with the time of arrival. Needed with `kind: time`, and only there."
     )
-    class_order: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] | None = Field(
-        default=None, description="Labels in the order in which they arrive. `null`: ascending."
+    class_order: Annotated[tuple[Annotated[int, Field(ge=0)] | str, ...], Field(strict=False)] | None = Field(
+        default=None,
+        description="Labels, or names of classes, in the order in which they arrive. `null`: ascending.",
+        json_schema_extra=values("list of labels or class names, or null"),
     )
     split: Literal["seeded", "store"] = Field(
         default="seeded",
@@ -166,8 +168,8 @@ class LearnConfig(Section):
     )
     head: Literal["grow", "whole"] = Field(
         default="grow",
-        description="The model has outputs for the classes that have come so far, and gets those of a task when the "
-        "task comes; or, as the public code has it, outputs for the classes of all tasks from the beginning.",
+        description="The model has outputs for the classes that have come so far, and gets those of a task, zeros at "
+        "first, when the task comes; or, as the public code, outputs for the classes of all tasks from the beginning.",
     )
     optimizer: Literal["carry", "reset"] = Field(
         default="carry", description="Adam's moments go on from task to task, or begin anew."

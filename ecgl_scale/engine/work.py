@@ -29,6 +29,7 @@ Scratch = TypeVar("Scratch")
 Record = TypeVar("Record")
 
 WORKS: dict[str, str] = {
+    "append.older": "ecgl_scale.store.edges.write_older:OlderWork",
     "evaluate.task": "ecgl_scale.session.evaluate:EvaluateWork",
     "graph.propagate": "ecgl_scale.graph.propagate:PropagateWork",
     "infer.prepare": "ecgl_scale.infer.works:PrepareWork",

@@ -6,8 +6,8 @@
 
 Degrees count the self loop. The loop itself need not be among a row's edges: ``adds_self`` says whether it is added by
 whoever sums. Rows of a store that keeps the loops it was given are copied without them; in all others rows are views of
-the mapped files. An edge that is stored twice counts twice.
-Memory: the scales, 4 bytes a node each, and for a copy the ids of its edges.
+the mapped files, but for those of a store that has grown, which are merged. An edge that is stored twice counts twice.
+Memory: the scales, 4 bytes a node each, for a copy the ids of its edges, and ``EdgeStore.reading_bytes``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.csr import count_sources
-from ecgl_kernels.halo import copy_rows, drop_loops
+from ecgl_kernels.halo import drop_loops
 from ecgl_kernels.spmm import invert_degrees
 from ecgl_kernels.transpose import copy_without_loops, transpose_rows
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.graph.convolution import Norm
+from ecgl_scale.store.edges.older import BlockRows
+from ecgl_scale.store.edges.some_rows import SomeRows
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.ragged import Ragged
 
 Ints = NDArray[np.int64]
 Scale = NDArray[np.float32] | None
+SELECTED_ROWS = 1 << 14
+"""Rows that are read at once where only their lengths without loops are wanted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,17 +101,29 @@ class Adjacency:
         self._edges = graph.edges
         self._starts = np.array(section.block_starts, np.int64)
         self._edges_before = np.concatenate([[0], np.cumsum(section.block_edges)])
-        self._mapped: dict[int, Ragged] = {}
+        self._mapped: dict[int, BlockRows] = {}
+        self._kept_merged: set[int] = set()
 
     def blocks(self) -> list[Block]:
         """Blocks as stored."""
         return self._edges.blocks()
 
-    def stored(self, block: Block) -> Ragged:
+    def stored(self, block: Block) -> BlockRows:
         """A block as stored; kept mapped, as mapping it anew would fault every page in again."""
         if block.index not in self._mapped:
-            self._mapped[block.index] = self._edges.read(block)
+            rows = self._edges.rows(block)
+            if block.index in self._kept_merged:
+                rows.merge()
+            self._mapped[block.index] = rows
         return self._mapped[block.index]
+
+    def keep_merged(self, room_bytes: int) -> None:
+        """Let rows that edges came into later be merged once, for as many blocks as the room has memory for."""
+        for block in self.blocks():
+            needed = self._edges.merged_bytes_of(block)
+            if 0 < needed <= room_bytes:
+                self._kept_merged.add(block.index)
+                room_bytes -= needed
 
     def read_all(self, *, threads: int) -> None:
         """Map and check every block, several at once."""
@@ -120,18 +135,18 @@ class Adjacency:
         if row >= self.num_nodes:
             return int(self._edges_before[-1])
         index = int(np.searchsorted(self._starts, row, side="right")) - 1
-        offsets = self.stored(self.blocks()[index]).offsets
-        return int(self._edges_before[index] + offsets[row - self._starts[index]])
+        rows = self.stored(self.blocks()[index])
+        return int(self._edges_before[index]) + rows.before(int(row - self._starts[index]))
 
     def pieces(self, first: int, stop: int) -> Iterator[tuple[int, CsrRows]]:
-        """Rows ``first`` up to ``stop`` as (first row, rows), cut where blocks are."""
+        """Rows ``first`` up to ``stop`` as (first row, rows), cut where blocks are, and where merges would be large."""
         index = int(np.searchsorted(self._starts, first, side="right")) - 1
         while first < stop:
             block = self.blocks()[index]
             end = min(stop, block.stop)
-            ragged = self.stored(block)
-            rows = CsrRows(ragged.offsets[first - block.start : end - block.start + 1], ragged.values)
-            yield first, self._without_loops(rows, first) if self._drops else rows
+            for row, ragged in self.stored(block).parts(first - block.start, end - block.start):
+                rows = CsrRows(ragged.offsets, ragged.values)
+                yield block.start + row, self._without_loops(rows, block.start + row) if self._drops else rows
             first, index = end, index + 1
 
     def range(self, first: int, stop: int) -> CsrRows:
@@ -147,27 +162,38 @@ class Adjacency:
             here = ids[cuts[block.index] : cuts[block.index + 1]]
             if not here.size:
                 continue
-            ragged = self.stored(block)
-            local = here - block.start
-            counts = ragged.offsets[local + 1] - ragged.offsets[local]
-            indptr = np.zeros(here.size + 1, np.int64)
-            indices = np.empty(int(counts.sum()), self.id_dtype)
-            copy_rows(ragged.offsets, ragged.values, local, 0, indptr, indices)
-            if self._drops:
-                keep = indices != np.repeat(here, counts)
-                indptr = np.concatenate([[0], np.cumsum(keep)])[indptr]
-                indices = indices[keep]
-            parts.append(CsrRows(indptr, indices))
+            ragged = self.stored(block).select(here - block.start)
+            parts.append(self._keep(here, CsrRows(ragged.offsets, ragged.values)))
         return _join(parts, self.id_dtype)
+
+    def select_sparingly(self, ids: Ints, stored: SomeRows) -> CsrRows:
+        """As ``select``, without the rest of the blocks; see ``SomeRows`` for what is checked."""
+        rows = stored.read(ids)
+        return self._keep(ids, CsrRows(rows.offsets, rows.values))
+
+    def _keep(self, ids: Ints, rows: CsrRows) -> CsrRows:
+        """Rows of some nodes as P sees them. Memory: as much again where loops are dropped."""
+        if not self._drops:
+            return rows
+        keep = rows.indices != np.repeat(ids, np.diff(rows.indptr))
+        return CsrRows(np.concatenate([[0], np.cumsum(keep)])[rows.indptr], rows.indices[keep])
 
     def whole(self) -> CsrRows:
         """All rows in memory, without any loop. Memory: 8 bytes a node, the ids of the edges."""
         indptr = np.zeros(self.num_nodes + 1, np.int64)
         indices = np.empty(self.num_edges, self.id_dtype)
         position = 0
-        for block, rows in self._edges.stream():
-            position = copy_without_loops(rows.offsets, rows.values, block.start, position, indptr, indices)
+        for block in self._edges.blocks():
+            for row, rows in self._edges.rows(block).parts(0, block.num_rows):
+                position = copy_without_loops(rows.offsets, rows.values, block.start + row, position, indptr, indices)
         return CsrRows(indptr, indices[:position])
+
+    def degrees_sparingly(self, ids: Ints, stored: SomeRows) -> Ints:
+        """In-degrees of some nodes as P sees them, the loop included; from offsets alone, unless loops are dropped."""
+        if not self._drops:
+            return stored.degrees(ids) + self.adds_self
+        parts = [ids[start : start + SELECTED_ROWS] for start in range(0, max(ids.size, 1), SELECTED_ROWS)]
+        return np.concatenate([np.diff(self.select_sparingly(part, stored).indptr) for part in parts]) + self.adds_self
 
     def scales(self, norm: Norm) -> Scales:
         """The scales of P. Memory: 4 bytes a node and scale, 4 more while out-edges are counted."""
@@ -176,6 +202,12 @@ class Adjacency:
         row = np.empty(self.num_nodes, np.float32)
         counts = np.full(self.num_nodes, self.adds_self, np.uint32) if norm == "sym" and not self.is_symmetric else None
         for block in self.blocks():
+            if not self._drops:
+                degrees = self.stored(block).degrees() + self.adds_self
+                invert_degrees(degrees, norm == "sym", row[block.start : block.stop])
+                if counts is not None:
+                    self._edges.count_out_edges(block, counts)
+                continue
             for first, rows in self.pieces(block.start, block.stop):
                 rows.inverse_degrees(norm, adds_self=self.adds_self, out=row[first : first + rows.num_rows])
                 if counts is not None:

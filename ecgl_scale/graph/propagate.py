@@ -61,7 +61,7 @@ class PropagateWork(Work[None, SentRows]):
     def describe(self) -> Json:
         """The store, the norm and two places in files."""
         sent = None if self._sent is None else self._sent.describe()
-        about = {"store": str(self._propagation.graph.path), "norm": self._propagation.norm}
+        about = {"store": self._propagation.graph.address, "norm": self._propagation.norm}
         return {**about, "x": self._x.describe(), "sent": sent}
 
     @classmethod

@@ -3,6 +3,7 @@
 In a library's product a row's last bits depend on how many rows there are and on its place among them. So products
 always have ``CHUNK_ROWS`` rows and one thread, and a row of a contiguous partition always has the same place: its
 number modulo ``CHUNK_ROWS``. Rows of other partitions are packed; their last bits may change with the partitioning.
+Rows of some nodes are packed so that each keeps its place: a chunk has rows from anywhere, no two with the same place.
 Memory: the chunks of one thread are ``4 * CHUNK_ROWS * (source width + widths after each product)``.
 """
 
@@ -17,7 +18,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from ecgl_scale.base.buffers import aligned_bytes
-from ecgl_scale.graph.adjacency import Scale
+from ecgl_scale.graph.adjacency import Ints, Scale
 from ecgl_scale.graph.partition import CHUNK_ROWS, Where
 from ecgl_scale.infer.program import Dense, Pass
 from ecgl_scale.infer.settings import Matrix
@@ -56,6 +57,14 @@ class ChunkBuffers:
         weights = [step.weight_t for step in layer_pass.dense]
         self._rest = [None if weight_t is None else _make_chunk(weight_t.shape[1]) for weight_t in weights]
 
+    def finish_scattered(self, places: Ints, sums: Matrix | None) -> Matrix:
+        """As ``finish``, of rows that are no run; whatever else is in the chunk is worked on too, and not looked at."""
+        spread = None
+        if sums is not None:
+            spread = np.zeros(CHUNK_ROWS, np.float32)
+            spread[places] = sums
+        return self.finish(slice(0, CHUNK_ROWS), spread)[places]
+
     def finish(self, rows: slice, sums: Matrix | None) -> Matrix:
         """Apply the dense steps to the aggregated ``rows`` of ``first``; returns as many rows."""
         found = self.first[:, : self._pass.width]
@@ -90,6 +99,31 @@ def places_of(first_row: int, start: int, stop: int) -> slice:
     """Where positions ``start`` up to ``stop``, all of one chunk, are put in the chunk's buffers."""
     first = (first_row + start) % CHUNK_ROWS
     return slice(first, first + stop - start)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedChunk:
+    """Positions ``start`` up to ``stop`` among rows that were packed, and the place of each in its chunk."""
+
+    start: int
+    stop: int
+    places: Ints
+
+
+def pack_by_place(places: Ints) -> Ints:
+    """An order of rows in which chunks with ascending places follow each other, as few as there can be."""
+    by_place = np.argsort(places, kind="stable")
+    sorted_places = places[by_place]
+    turn = np.empty(places.size, np.int64)
+    turn[by_place] = np.arange(places.size) - np.searchsorted(sorted_places, sorted_places)
+    return np.lexsort((places, turn))
+
+
+def cut_packed(places: Ints) -> list[PackedChunk]:
+    """Runs of ascending places: a chunk each."""
+    inner = np.flatnonzero(places[1:] <= places[:-1]) + 1
+    cuts = [0, *inner.tolist(), places.size] if places.size else []
+    return [PackedChunk(start, stop, places[start:stop]) for start, stop in pairwise(cuts)]
 
 
 class BufferPool:

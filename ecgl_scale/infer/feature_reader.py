@@ -20,6 +20,7 @@ from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
+from ecgl_scale.infer.chunks import cut_packed, pack_by_place
 from ecgl_scale.infer.program import Dense
 from ecgl_scale.infer.settings import Matrix
 from ecgl_scale.store.features.csr import to_dense
@@ -32,6 +33,9 @@ from ecgl_scale.units import MIB
 
 PIECE_BYTES = 2 * MIB
 """Rows are scaled, spread and multiplied so many bytes at a time, while they are in cache."""
+
+PIECES_AT_ONCE = 4
+"""Pieces of rows that are gathered together, where some rows are: their products are fuller the more there are."""
 
 
 class FeatureReader:
@@ -49,7 +53,7 @@ class FeatureReader:
         self.piece_rows = piece_rows(self.width)
         folder = SPARSE_DIRECTORY if self.is_sparse else DENSE_DIRECTORY
         files = graph.manifest.files.items()
-        self.read_bytes = sum(record.size_bytes for name, record in files if name.startswith(f"{folder}/"))
+        self.read_bytes = sum(record.size_bytes for name, record in files if f"/{folder}/" in f"/{name}")
 
     def identity(self) -> dict[str, Json]:
         """Tells these rows from others: which store, and as much of a scaling as matters."""
@@ -91,11 +95,11 @@ class FeatureReader:
         for _ in map_bounded(read, self.features.blocks(), threads=threads):
             pass
 
-    def gather(self, ids: NDArray[np.int64], scale: Any) -> Matrix:
+    def gather(self, ids: NDArray[np.int64], scale: Any, *, sparingly: bool = False) -> Matrix:
         """Rows ``ids``, times their scale. Memory: the result, a gather's and, scaled, a piece's."""
         rows: Matrix
         if self.features.kind == "sparse":
-            found = self.features.rows(ids)
+            found = self.features.rows_sparingly(ids) if sparingly else self.features.rows(ids)
             rows = np.empty((ids.size, self.width), np.float32)
             for start, end in _pieces(ids.size, self.piece_rows):
                 rows[start:end] = self._spread(_cut(found, start, end))
@@ -129,6 +133,32 @@ class FeatureReader:
             out[:, :width] += step.bias
         if scale is not None:
             out[:, :width] *= scale[block.start : block.stop, None]
+
+    def multiply_some(self, ids: NDArray[np.int64], step: Dense, out: Matrix) -> None:
+        """Rows ``ids``, which ascend, times a weight, plus its bias: the bits that ``multiply`` gives.
+
+        In a product each row has the place that it has there. Memory: eight pieces.
+        """
+        weight_t = step.weight_t if step.weight_t is not None else np.eye(self.width, dtype=np.float32)
+        width = weight_t.shape[1]
+        starts = np.array([block.start for block in self.blocks()])
+        for start, end in _pieces(ids.size, PIECES_AT_ONCE * self.piece_rows):
+            wanted, target = ids[start:end], out[start:end]
+            if self.features.kind == "sparse" and not self._needs_zeros:
+                rows = _readonly(self.features.rows_sparingly(wanted))
+                rows = rows if self.scaling is None else _readonly(self.scaling.apply_sparse(rows))
+                multiply_rows(rows.indptr, rows.indices, rows.values, weight_t, target)
+            else:
+                dense = self.gather(wanted, None, sparingly=True)
+                local = wanted - starts[np.searchsorted(starts, wanted, "right") - 1]
+                order = pack_by_place(local % self.piece_rows)
+                padded = aligned_bytes(self.piece_rows * self.width * 4).view(np.float32).reshape(-1, self.width)
+                for chunk in cut_packed((local % self.piece_rows)[order]):
+                    here = order[chunk.start : chunk.stop]
+                    padded[chunk.places] = dense[here]
+                    target[here, :width] = (padded @ weight_t)[chunk.places]
+        if step.bias is not None:
+            out[:, :width] += step.bias
 
     @property
     def _needs_zeros(self) -> bool:

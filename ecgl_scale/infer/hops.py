@@ -39,9 +39,9 @@ def k_hop_features(
     if hops < 1:
         raise UsageError(f"features cannot be propagated {hops} times", expected="a whole number from 1 on")
     features = FeatureReader(graph, scaling)
-    settings = InferSettings(norm=norm, backend=backend)
+    settings = hop_settings(norm, backend)
     identity = {**features.identity(), "kind": "propagated features", "hops": hops, "norm": norm}
-    return run_program(_program(features.width, hops), features, settings, identity, resources, work_directory).logits
+    return run_program(write_hops(features.width, hops), features, settings, identity, resources, work_directory).logits
 
 
 def plan_k_hops(
@@ -60,9 +60,15 @@ def plan_k_hops(
     ``made_dense`` as in ``plan_inference``.
     """
     sizes = Sizes.of(graph, num_nodes=num_nodes, num_edges=num_edges, made_dense=made_dense)
-    program, settings = _program(sizes.features.num_features, hops), InferSettings(norm=norm)
+    program, settings = write_hops(sizes.features.num_features, hops), hop_settings(norm)
     return plan_program(sizes, program, settings, room_bytes=room_bytes, threads=threads)
 
 
-def _program(width: int, hops: int) -> Program:
+def hop_settings(norm: Norm, backend: BackendName = "auto") -> InferSettings:
+    """How features are passed along."""
+    return InferSettings(norm=norm, backend=backend)
+
+
+def write_hops(width: int, hops: int) -> Program:
+    """So many aggregations of all columns, and nothing else."""
     return Program(width, None, tuple(Pass(width, ()) for _ in range(hops)))

@@ -77,7 +77,7 @@ class Job:
             _vector_place(self.directory, ORDER, order.size, "<i8").write(0, order)
         scaling = self.features.scaling
         return {
-            "store": str(self.features.graph.path),
+            "store": self.features.graph.address,
             "scaling": None if scaling is None else scaling.to_json(),
             "program": program,
             "num_weights": int(vector.size),

@@ -110,6 +110,7 @@ def run_program(
     layout = planner.find(budget.total_bytes - held - beside) if finished is None else finished.layout
     formula = f"{format_bytes(held)} held already + {planner.formula(layout)}"
     budget.require(held + layout.host_bytes, stage="the inference", formula=formula)
+    adjacency.keep_merged((budget.total_bytes - held - layout.host_bytes) // 2)
     adjacency.read_all(threads=threads)
     metis = Metis(graph, work_directory, budget, cuts_directory)
     layout, partitions = _cut(layout, adjacency, program, settings, planner.row_weight, metis)

@@ -123,6 +123,7 @@ class Planner:
         self._fixed = RESERVE_BYTES if backend == "numba" else TORCH_RESERVE_BYTES
         self._fixed += 2 * sum(weight.nbytes for weight in weights if weight is not None)
         self._fixed += SCALE_BYTES * self._num_nodes
+        self._fixed += 0 if sizes.edges is None else sizes.edges.reading_bytes(threads)
 
     def find(self, room_bytes: int) -> Layout:
         """The best layout within ``room_bytes``; the smallest one where none fits."""

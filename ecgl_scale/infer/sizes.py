@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ecgl_scale.infer.feature_reader import PIECE_BYTES, FeatureReader
+from ecgl_scale.store.edges.read import EdgeStore
 from ecgl_scale.store.features.dense import DenseLayout
 from ecgl_scale.store.graph import GraphStore
 
@@ -22,6 +23,8 @@ class Sizes:
     features: StoredFeatures
     feature_bytes: int
     """All features of so many nodes, as they are read."""
+    edges: EdgeStore | None = None
+    """They take memory while they are read, where the store has grown; None where they are not stored yet."""
 
     @classmethod
     def of(
@@ -38,7 +41,8 @@ class Sizes:
             features = StoredFeatures.made_dense(num_rows, features.num_features)
         share = 1.0 if made_dense else num_rows / graph.num_nodes
         edge_bytes = edges * graph.edges.id_dtype.itemsize + 8 * nodes
-        return cls(nodes, edges, edge_bytes, features, int(features.read_bytes * share))
+        stored = graph.edges if num_nodes is None else None
+        return cls(nodes, edges, edge_bytes, features, int(features.read_bytes * share), stored)
 
 
 @dataclass(frozen=True)

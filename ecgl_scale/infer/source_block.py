@@ -12,6 +12,7 @@ from ecgl_kernels.halo import add_source_scales, localise, mark_sources
 from ecgl_scale.engine.block import Block
 from ecgl_scale.graph.adjacency import Adjacency, CsrRows, Scale, Scales
 from ecgl_scale.graph.partition import Partitions
+from ecgl_scale.infer.chunks import PackedChunk
 from ecgl_scale.infer.settings import Matrix
 
 
@@ -33,6 +34,8 @@ class SourceBlock:
     adds_self: bool
     row_scale: Scale
     source_scale: Scale
+    packed: tuple[PackedChunk, ...] = ()
+    """How rows that are no run are packed into chunks, where each is to keep its place."""
 
     def row_sums(self, rows: CsrRows, start: int, stop: int) -> Matrix:
         """Row sums of P for positions ``start`` up to ``stop``, whose edges are ``rows``."""

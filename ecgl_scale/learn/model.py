@@ -35,8 +35,6 @@ Propagate = Callable[[torch.Tensor], torch.Tensor]
 Init = Literal["torch", "kaiming"]
 
 KIND = "weights"
-HEAD = int.from_bytes(b"head", "big")
-"""Tells the numbers that new outputs begin with from others that a task draws."""
 
 
 class SharedWeights:
@@ -99,27 +97,22 @@ class SharedWeights:
             layers[0] = (weight.t().contiguous().t(), first_bias)
         return cls(layers)
 
-    def grow(self, num_new: int, *, init: Init = "torch", seed: int = 0) -> None:
-        """Give the head a row for each of so many new classes, drawn as ``create`` draws a layer.
+    def grow(self, num_new: int) -> None:
+        """Give the head a row of zeros for each of so many new classes, in tensors that lie in memory as the old ones.
 
-        Its tensors are then others, which lie in memory as the old ones did; all other layers stay as they are.
+        Zeros are also what weight decay leaves of outputs that wait for their classes from the beginning. Drawn numbers
+        would shake the layers below until they are learned: that cost LwF five points of accuracy (bench/README.md).
         """
         weight, bias = self.layers[-1]
-        more, more_bias = self.draw_outputs(num_new, init=init, seed=seed)
-        longer_bias = None if bias is None or more_bias is None else _with_rows(bias, more_bias)
-        self.layers[-1] = (_with_rows(weight, more), longer_bias)
+        self.layers[-1] = (_with_rows(weight, num_new), None if bias is None else _with_rows(bias, num_new))
 
-    def draw_outputs(self, num_new: int, *, init: Init = "torch", seed: int = 0) -> Layer:
-        """The rows that ``grow`` gives the head."""
-        weight, bias = self.layers[-1]
-        return self.create(weight.shape[1], [], num_new, bias=bias is not None, init=init, seed=seed).layers[0]
-
-    def take(self, values: Sequence[torch.Tensor]) -> None:
-        """Take over the numbers of other tensors of the same shapes; one with fewer rows leaves zeros in the rest."""
+    def take(self, values: Sequence[torch.Tensor]) -> SharedWeights:
+        """Itself, with the numbers of other tensors of the same shapes; fewer rows leave zeros in the rest."""
         with torch.no_grad():
             for parameter, value in zip(self.parameters(), values, strict=True):
                 parameter[: len(value)] = value
                 parameter[len(value) :] = 0
+        return self
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -260,11 +253,6 @@ class SharedWeights:
         return loaded
 
 
-def head_seed(seed: int, task_index: int) -> int:
-    """What outputs for a task's new classes are drawn with in a run of this seed, whatever came before."""
-    return int(np.random.SeedSequence((seed, task_index, HEAD)).generate_state(1)[0])
-
-
 def padded_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A tensor with zeros in the rows that ``like`` has besides, on its device and laid out in memory as it is."""
     if (tensor.shape, tensor.stride(), tensor.device) == (like.shape, like.stride(), like.device):
@@ -274,8 +262,8 @@ def padded_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return padded
 
 
-def _with_rows(tensor: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
-    rows = torch.cat([tensor.detach(), more.detach().to(tensor.device)])
+def _with_rows(tensor: torch.Tensor, num_new: int) -> torch.Tensor:
+    rows = torch.cat([tensor.detach(), tensor.new_zeros(num_new, *tensor.shape[1:])])
     rows = rows if tensor.is_contiguous() else rows.t().contiguous().t()
     return rows.requires_grad_()
 

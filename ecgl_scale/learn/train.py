@@ -29,7 +29,7 @@ from ecgl_scale.learn.graph_blocks import BlockedGraphSegment
 from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.lanes import LANE_SUM_BYTES, LaneSum, cut_parts, read_parts
 from ecgl_scale.learn.loss import Segment
-from ecgl_scale.learn.model import Columns, Init, SharedWeights
+from ecgl_scale.learn.model import Columns, SharedWeights
 from ecgl_scale.learn.ranks import exchange_bytes, formula_of_exchange
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.source import CsrBlock
@@ -273,9 +273,11 @@ class Trainer:
         (state,) = np.random.SeedSequence((self.seed, *seeds)).generate_state(1, np.uint64)
         return torch.Generator(self.weights.device).manual_seed(int(state))
 
-    def grow_head(self, num_new: int, *, init: Init = "torch", seed: int = 0) -> None:
-        """Outputs for so many new classes, whose moments are zero: see ``SharedWeights.grow``."""
-        self.weights.grow(num_new, init=init, seed=seed)
+    def grow_head(self, num_classes: int) -> None:
+        """Have outputs for so many classes: weights and moments of new ones are zero."""
+        if num_classes <= self.weights.num_classes:
+            return
+        self.weights.grow(num_classes - self.weights.num_classes)
         self._optimizer.follow(self.weights.parameters())
         self.forget_buffers()
 
@@ -345,6 +347,4 @@ class Trainer:
         ]
         self._optimizer.load_state(state)
         self.weights.take(found)
-        self._earlier = self.weights.copy() if earlier else None
-        if self._earlier is not None:
-            self._earlier.take(earlier)
+        self._earlier = self.weights.copy().take(earlier) if earlier else None

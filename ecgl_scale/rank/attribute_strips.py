@@ -265,7 +265,7 @@ class StripValuesWork(Work[None, StripDone]):
         linear, strip = self._hold(number, *columns)
         before = self._totals.at(number)
         totals = before.read(block.start, block.stop) if number else before.room(block.start, block.stop)
-        stored = self._features.blocks()[block.start // self._features.layout.rows_per_block]
+        stored = self._features.block_of(block.start)
         rows = self._rows_of(stored)
         indptr = rows.indptr[block.start - stored.start : block.stop - stored.start + 1]
         factors = (factor_linear, factor_quadratic)

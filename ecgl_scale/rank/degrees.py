@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_kernels.csr import count_sources
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.place import FilePlace, HeldPlace, make_place, open_place
 from ecgl_scale.engine.resources import Resources
@@ -37,11 +36,11 @@ def out_degrees(graph: GraphStore) -> NDArray[np.uint32]:
     In a symmetrised store they equal the in-degrees, which the row offsets tell without reading an edge.
     """
     degrees = np.zeros(-(-graph.num_nodes // RANGE_ROWS) * RANGE_ROWS, np.uint32)
-    for block, rows in graph.edges.stream():
+    for block in graph.edges.blocks():
         if graph.manifest.edges.symmetrised:
-            degrees[block.start : block.stop] = np.diff(rows.offsets)
+            graph.edges.count_in_edges(block, degrees[block.start : block.stop])
         else:
-            count_sources(rows.values, degrees)
+            graph.edges.count_out_edges(block, degrees)
     return degrees
 
 
@@ -96,7 +95,7 @@ class DegreeWork(Work[None, Counted]):
     def describe(self) -> Json:
         """Say where the store, the degrees and the counts of parts are."""
         places = {"degrees": self._degrees.describe(), "counts": self._counts.describe()}
-        return {"store": str(self._graph.path), **places, "num_parts": self._num_parts}
+        return {"store": self._graph.address, **places, "num_parts": self._num_parts}
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> DegreeWork:
@@ -112,13 +111,13 @@ class DegreeWork(Work[None, Counted]):
         if given == COUNT:
             counted = np.zeros(-(-self._graph.num_nodes // RANGE_ROWS) * RANGE_ROWS, np.uint32)
             for stored in edges.blocks()[block.start : block.stop]:
-                count_sources(edges.read(stored).values, counted)
+                edges.count_out_edges(stored, counted)
             self._counts.at(block.index).write(0, counted)
             return Counted(int(counted.sum(dtype=np.int64)))
         start, stop = block.start, block.start + self._graph.tiles.width(block) * RANGE_ROWS
         if given == OWN:
             found = np.zeros(stop - start, np.uint32)
-            found[: block.num_rows] = np.diff(edges.read(block).offsets)
+            edges.count_in_edges(block, found)
         else:
             found = self._counts.at(0).read(start, stop)
             for part in range(1, self._num_parts):

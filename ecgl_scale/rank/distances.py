@@ -8,6 +8,7 @@ slices begin, or on who does which rows.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -21,8 +22,8 @@ from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.rank.feature_files import FeatureSource
 from ecgl_scale.rank.held_columns import EdgeRange, columns_of
+from ecgl_scale.store.edges.older import BlockRows
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.ragged import Ragged
 
 RANGE_EDGES = 1 << 19
 """Edges a thread takes at once: enough to forget the hand-over, few enough that all threads end together."""
@@ -54,7 +55,7 @@ class DistanceWork(Work[None, ScoredRows]):
         self._squared = squared
         self._include_self = include_self
         self._threads = threads
-        self._mapped: dict[int, Ragged] = {}
+        self._mapped: dict[int, BlockRows] = {}
         self._lock = threading.Lock()
         self._slice_held = (0, 0)
         self._load_kernels()
@@ -62,7 +63,7 @@ class DistanceWork(Work[None, ScoredRows]):
     def describe(self) -> Json:
         """Say where store, features and squares are."""
         return {
-            "store": str(self._graph.path),
+            "store": self._graph.address,
             "features": self._source.description,
             "squared": self._squared.describe(),
             "include_self": self._include_self,
@@ -88,9 +89,9 @@ class DistanceWork(Work[None, ScoredRows]):
         ranges: list[Block] = []
         stored = self.stored_blocks()
         for block, rows in zip(stored, map_bounded(self._rows_of, stored, threads=self._threads), strict=True):
-            num_ranges = max(rows.values.size // RANGE_EDGES, 1)
-            targets = np.linspace(0, rows.values.size, num_ranges + 1)[1:-1]
-            cuts = np.unique(np.searchsorted(rows.offsets, targets)).tolist()
+            num_ranges = max(rows.num_edges // RANGE_EDGES, 1)
+            targets = np.linspace(0, rows.num_edges, num_ranges + 1)[1:-1].tolist()
+            cuts = sorted({rows.row_at(target) for target in targets})
             for first, stop in pairwise([0, *(cut for cut in cuts if 0 < cut < block.num_rows), block.num_rows]):
                 ranges.append(Block(len(ranges), block.start + first, block.start + stop))
         return ranges
@@ -110,23 +111,24 @@ class DistanceWork(Work[None, ScoredRows]):
         del scratch
         first, stop = given["first"], given["stop"]
         read_bytes = self.hold(first, stop)
-        edges = self._edges_into(block)
         squared = self._squared.at(first).read(block.start, block.stop)
-        self.columns.add(edges, self._include_self, squared)
+        for edges in self._edges_into(block):
+            own = slice(edges.first_row - block.start, edges.first_row - block.start + edges.indptr.size - 1)
+            self.columns.add(edges, self._include_self, squared[own])
+            read_bytes += edges.num_bytes
         self._squared.at(stop).write(block.start, squared)
-        return ScoredRows(read_bytes + edges.num_bytes)
+        return ScoredRows(read_bytes)
 
-    def _edges_into(self, block: Block) -> EdgeRange:
+    def _edges_into(self, block: Block) -> Iterator[EdgeRange]:
         starts = self._graph.manifest.edges.block_starts
         stored = self._graph.edges.blocks()[int(np.searchsorted(starts, block.start, side="right")) - 1]
-        rows = self._rows_of(stored)
-        offsets = rows.offsets[block.start - stored.start : block.stop - stored.start + 1]
-        return EdgeRange(offsets, rows.values, block.start)
+        for row, rows in self._rows_of(stored).parts(block.start - stored.start, block.stop - stored.start):
+            yield EdgeRange(rows.offsets, rows.values, stored.start + row)
 
-    def _rows_of(self, stored: Block) -> Ragged:
+    def _rows_of(self, stored: Block) -> BlockRows:
         # Maps are kept for the next slice: mapping the files anew would fault every page in again.
         if stored.index not in self._mapped:
-            self._mapped[stored.index] = self._graph.edges.read(stored)
+            self._mapped[stored.index] = self._graph.edges.rows(stored)
         return self._mapped[stored.index]
 
     def _load_kernels(self) -> None:

@@ -56,17 +56,20 @@ class DiversityResult:
     seconds: float
 
 
-def plan_diversity(sizes: FeatureSizes, threads: int, *, shares_memory: bool = True) -> Need:
-    """Plan the memory of the ranking on top of what the process holds; without the columns where others hold them."""
-    fixed = BYTES_PER_NODE * sizes.num_rows + RESERVE_BYTES
+def plan_diversity(sizes: FeatureSizes, threads: int, *, shares_memory: bool = True, edge_bytes: int = 0) -> Need:
+    """Plan the memory of the ranking on top of what the process holds; without the columns where others hold them.
+
+    ``edge_bytes`` is ``EdgeStore.reading_bytes``: what reading the edges takes of a store that has grown.
+    """
+    fixed = BYTES_PER_NODE * sizes.num_rows + RESERVE_BYTES + (edge_bytes if shares_memory else 0)
     columns = columns_need(sizes, threads) if shares_memory else Need(0, 0)
     return Need(fixed + columns.least, fixed + columns.most)
 
 
-def plan_diversity_worker(sizes: FeatureSizes, *, room_bytes: int, threads: int) -> StagePlan:
+def plan_diversity_worker(sizes: FeatureSizes, *, room_bytes: int, threads: int, edge_bytes: int = 0) -> StagePlan:
     """What a worker needs that shares no memory: a slice of the columns of all nodes, and squares of its own rows."""
     stripe_rows = widest_block(-(-sizes.num_rows // RANGE_ROWS)) * RANGE_ROWS
-    fixed = threads * 2 * BYTES_PER_NODE * min(stripe_rows, sizes.num_rows) + RESERVE_BYTES
+    fixed = threads * 2 * BYTES_PER_NODE * min(stripe_rows, sizes.num_rows) + RESERVE_BYTES + edge_bytes
     columns = columns_need(sizes, threads)
     # The driver cuts slices that fit beside the scores of all nodes, in a budget that is no larger than a worker's.
     widest = columns.within(max(room_bytes - BYTES_PER_NODE * sizes.num_rows - RESERVE_BYTES, 0))
@@ -135,7 +138,8 @@ def _begin(
     graph: GraphStore, columns: Columns, squared: Rounds, resources: Resources, journal: VectorJournal | None
 ) -> tuple[int, list[tuple[int, int]]]:
     """Put the squares of the columns that are done in their place; returns how many, and the slices that are left."""
-    held = own_memory_bytes() + RESERVE_BYTES + BYTES_PER_NODE * graph.num_nodes
+    edge_bytes = graph.edges.reading_bytes(resources.threads)
+    held = own_memory_bytes() + RESERVE_BYTES + BYTES_PER_NODE * graph.num_nodes + edge_bytes
     where = (resources.budget, held, graph.num_nodes, resources.threads)
     columns.plan(*where, 0)  # refuses before anything is read
     finished = None if journal is None else journal.load(graph.num_nodes)

@@ -88,7 +88,7 @@ class FeatureSource:
         if resources.executor.shares_memory:
             return cls(features)
         if not isinstance(features, np.ndarray):
-            return cls(features, {"store": str(features.directory.parent)})
+            return cls(features, {"store": features.store})
         if features.dtype.name not in DTYPES or not features.dtype.isnative:
             features = features.astype(np.float32)
         path = shared_directory(resources, name) / "features.npy"

@@ -34,6 +34,7 @@ from ecgl_scale.rank.pagerank import (
 from ecgl_scale.rank.scores import read_scores
 from ecgl_scale.rank.sizes import FeatureSizes
 from ecgl_scale.store.edges.plan import RANGE_ROWS
+from ecgl_scale.store.edges.read import EdgeStore
 from ecgl_scale.store.graph import GraphStore
 
 SCORE_BYTES = 8
@@ -116,6 +117,12 @@ class RankingSizes:
     has_start: bool = False
     num_stripes: int | None = None
     """No more threads than this sweep; None where the edges are not stored yet."""
+    edges: EdgeStore | None = None
+    """They take memory while they are read, where the store has grown; None where they are not stored yet."""
+
+    def edge_bytes(self, threads: int) -> int:
+        """The memory that reading rows of edges takes."""
+        return 0 if self.edges is None else self.edges.reading_bytes(threads)
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,9 @@ def plan_stages(
         kept += SCORE_BYTES * -(-num_nodes // RANGE_ROWS) * RANGE_ROWS if left.keeps_scores else 0
     if sizes.diversity is not None:
         kept += left.before_diversity
-        needed_columns = plan_diversity(sizes.diversity, threads, shares_memory=shares_memory)
+        needed_columns = plan_diversity(
+            sizes.diversity, threads, shares_memory=shares_memory, edge_bytes=sizes.edge_bytes(threads)
+        )
         needs["diversity"] = needed_columns.within(room_bytes, besides=kept)
         kept += SCORE_BYTES * num_nodes if left.keeps_scores else 0
     return needs, kept
@@ -172,5 +181,9 @@ def plan_rank_workers(sizes: RankingSizes, *, room_bytes: int, threads: int) -> 
         has_reset = sizes.restarts is not None
         stages.append(plan_sweep_worker(sizes.num_nodes, sizes.pagerank, with_reset=has_reset, threads=threads))
     if sizes.diversity is not None:
-        stages.append(plan_diversity_worker(sizes.diversity, room_bytes=room_bytes, threads=threads))
+        stages.append(
+            plan_diversity_worker(
+                sizes.diversity, room_bytes=room_bytes, threads=threads, edge_bytes=sizes.edge_bytes(threads)
+            )
+        )
     return stages

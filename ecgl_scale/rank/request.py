@@ -31,6 +31,8 @@ class RankRequest:
     """Scores of an earlier ranking to begin with."""
     features: Path | None = None
     """An .npy file with a row for each node, in place of the store's features."""
+    by_key: bool = False
+    """Whether the keys of nodes are written beside their numbers."""
 
     @property
     def by_importance(self) -> bool:
@@ -48,6 +50,8 @@ def check_request(graph: GraphStore, request: RankRequest) -> None:
     if request.kind not in ("importance", "diversity", "both"):
         raise UsageError(f"kind is {request.kind!r}", expected="importance, diversity or both")
     _check_unused(request)
+    if request.by_key and graph.keys is None:
+        raise UsageError("the store has no keys", where=graph.path, fix="leave out --id")
     has_features = request.features is not None or graph.features is not None
     if request.by_diversity and not has_features:
         raise UsageError(

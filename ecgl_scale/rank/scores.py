@@ -12,21 +12,43 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ecgl_scale.base.parquet import ROWS_AT_ONCE, write_parquet
+from ecgl_scale.base.parquet import ROWS_AT_ONCE, as_arrow, write_parquet, write_tables
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.store.keys.read import StoreKeys
+
+ROWS_WITH_KEYS = 1 << 16
 
 
-def write_scores(path: Path, nodes: NDArray[np.int64] | None, scores: Mapping[str, NDArray[np.float64]]) -> None:
-    """Write the scores of ``nodes`` (all nodes in order where None). Memory: ``ROWS_AT_ONCE`` rows, a few times."""
+def write_scores(
+    path: Path,
+    nodes: NDArray[np.int64] | None,
+    scores: Mapping[str, NDArray[np.float64]],
+    keys: StoreKeys | None = None,
+) -> None:
+    """Write the scores of ``nodes`` (all nodes in order where None), with their ``keys`` where these are given.
+
+    Memory: ``ROWS_AT_ONCE`` rows, a few times; with keys ``ROWS_WITH_KEYS``.
+    """
     num_rows = next(iter(scores.values())).size if nodes is None else nodes.size
 
-    def batches() -> Iterator[list[NDArray[Any]]]:
-        for start in range(0, num_rows, ROWS_AT_ONCE):
-            stop = min(start + ROWS_AT_ONCE, num_rows)
+    def batches(max_rows: int) -> Iterator[list[NDArray[Any]]]:
+        for start in range(0, num_rows, max_rows):
+            stop = min(start + max_rows, num_rows)
             ids = np.arange(start, stop) if nodes is None else nodes[start:stop]
             yield [ids, *(_rows(values, ids, nodes) for values in scores.values())]
 
-    write_parquet(path, {"node": np.int64, **dict.fromkeys(scores, np.float64)}, batches())
+    if keys is None:
+        write_parquet(path, {"node": np.int64, **dict.fromkeys(scores, np.float64)}, batches(ROWS_AT_ONCE))
+        return
+    name = keys.name if keys.name not in ("node", *scores) else "key"
+    numbers = [(column, pa.float64()) for column in scores]
+    of_keys = pa.string() if keys.type == "string" else pa.int64()
+    schema = pa.schema([("node", pa.int64()), (name, of_keys), *numbers])
+    tables = (
+        pa.table([as_arrow(ids), keys.keys_of(ids), *map(as_arrow, values)], schema=schema)
+        for ids, *values in batches(ROWS_WITH_KEYS)
+    )
+    write_tables(path, schema, tables)
 
 
 def _rows(values: NDArray[np.float64], ids: NDArray[np.int64], nodes: NDArray[np.int64] | None) -> NDArray[np.float64]:

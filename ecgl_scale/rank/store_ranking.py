@@ -108,7 +108,7 @@ def rank_store(
             diversity = {name: value for name, value in found.__dict__.items() if name != "scores"}
         with clock.stage("write"):
             nodes = None if request.topk is None else _chosen(graph, scores, request, candidates, request.topk)
-            write_scores(out, nodes, scores)
+            write_scores(out, nodes, scores, graph.keys if request.by_key else None)
         shutil.rmtree(journal_path, ignore_errors=True)
     return RankReport(
         num_nodes=graph.num_nodes,
@@ -221,6 +221,7 @@ def rank_sizes(graph: GraphStore, request: RankRequest, features: Features | Non
         diversity=given if request.by_diversity else None,
         has_start=request.start is not None,
         num_stripes=len(graph.tiles.blocks()),
+        edges=graph.edges,
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_kernels.older import sweep_pairs
 from ecgl_kernels.pagerank import DANGLING, finish_range, spread_ranks, sweep_tiles
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.place import CRC_BYTES, FilePlace, Place, open_place
@@ -28,6 +29,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.rank.rank_vectors import RankVectors
 from ecgl_scale.rank.tile_stream import TileStream
+from ecgl_scale.store.edges.older import Pairs
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.graph import GraphStore
 
@@ -100,6 +102,7 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
         self._vectors = vectors
         self._precision = precision
         self._stream = TileStream(graph.tiles, threads)
+        self._older: dict[int, list[Pairs]] = {}
         self.expect(order)
         self._lock = threading.Lock()
         self._round_held = -1
@@ -107,7 +110,7 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
 
     def describe(self) -> Json:
         """Say where the store and the vectors are."""
-        return {"store": str(self._graph.path), "precision": self._precision, "vectors": self._vectors.describe()}
+        return {"store": self._graph.address, "precision": self._precision, "vectors": self._vectors.describe()}
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> SweepWork:
@@ -168,6 +171,10 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
         for piece in self._stream.pieces(block):
             sweep_tiles(piece.packed, piece.first_edge, piece.offsets, width, contributions, sums)
             read_bytes += piece.read_bytes
+        if block.index not in self._older:
+            self._older[block.index] = self._graph.edges.older_pairs(block)  # mapped, and kept from sweep to sweep
+        for pairs in self._older[block.index]:
+            sweep_pairs(pairs.dst, pairs.src, block.start, contributions, sums)
         return read_bytes
 
     def _all_contributions(self, number: int) -> tuple[Sums, int]:

@@ -135,7 +135,7 @@ class _Stripe:
         self._checked = checked
         values = self._ragged.values
         offsets = self._ragged.offsets
-        tile_count = tiles.num_ranges * tiles.width(block)
+        tile_count = tiles.num_ranges_of(block) * tiles.width(block)
         if (
             values.dtype != np.uint32
             or offsets.size != tile_count + 1

@@ -180,7 +180,7 @@ def _task_table(group: Group, name: str) -> Table:
     for number, task in enumerate(run.get("tasks", [])[: len(run["matrix"])]):
         learned = group.spread(lambda run, t=number: run.results["matrix"][t][t])  # type: ignore[misc]
         last = group.spread(lambda run, t=number: run.results["matrix"][-1][t])  # type: ignore[misc]
-        classes = ", ".join(map(str, task.get("classes", ())))
+        classes = ", ".join(map(str, task.get("class_names", task.get("classes", ()))))
         both = (None, None) if learned is None or last is None else (learned.mean, last.mean)
         rows.append(
             (

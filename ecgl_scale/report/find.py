@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ecgl_scale.base.versions import newest_of
 from ecgl_scale.config.keys import NOT_CHANGES
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.report.runs import FinishedRun, own_settings
@@ -71,7 +72,8 @@ def count_conditions(omitted: Sequence[Omitted]) -> str:
 
 def _runs_below(folder: Path) -> tuple[list[Path], list[Omitted]]:
     """The finished and the other runs below a directory, be it of runs, of sweeps or of a sweep's combination."""
-    finished = sorted(path.parent for path in folder.rglob("results.json"))
+    with_results = {path.parent for path in folder.rglob("results.json")}
+    finished = sorted({newest_of(path) for path in with_results})
     omitted: list[Omitted] = []
     places: dict[Path, int] = {}
     for sweep in sorted(path.parent for path in folder.rglob(RECORD_NAME)):
@@ -82,7 +84,7 @@ def _runs_below(folder: Path) -> tuple[list[Path], list[Omitted]]:
                 reason = run.message.partition("\n")[0]
                 omitted.append(Omitted(path, run.condition, "" if run.condition == "running" else reason))
     for path in sorted(path.parent for path in folder.rglob("config.yaml")):
-        if path not in places and path not in finished and _was_begun(path):
+        if path not in places and path not in with_results and _was_begun(path):
             status = RunWatcher(path).read_status()
             omitted.append(Omitted(path, status.condition, "" if status.condition == "running" else status.reason))
     return sorted(finished, key=lambda path: places.get(path, len(places))), omitted

@@ -30,6 +30,8 @@ from ecgl_scale.session.seal import Seal
 from ecgl_scale.session.setup import RunSetup, open_store, require_scored
 from ecgl_scale.session.state import RunState
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.verify import check_bytes
+from ecgl_scale.tasks.split import read_split
 from ecgl_scale.tasks.stream import TaskStream
 from ecgl_scale.tasks.task_nodes import at_generation
 
@@ -43,7 +45,7 @@ class Basis:
     """A finished model, checked, and what it is to learn next."""
 
     directory: Path
-    """Of the version that counts."""
+    """The directory of the version that counts."""
     seal: Seal
     saved: SavedModel
     state: RunState
@@ -118,10 +120,10 @@ class Basis:
                 expected="nodes of two or more classes",
                 fix="wait for nodes of another class, or learn them with a model in class-il",
             )
-        if getattr(config.learn, "head", "grow") == "whole" and set(stream.classes) != set(known.classes):
-            new = ", ".join(str(label) for label in stream.classes if label not in known.classes)
+        if config.learn.head == "whole" and stream.classes != self.saved.classes:
             raise UsageError(
-                f"learn.head is whole, so the model has no output for the new classes {new}",
+                f"learn.head is whole, so the model has outputs for {len(self.saved.classes)} classes for good, "
+                f"and the new nodes are of the classes {', '.join(map(str, task.classes))}",
                 where=self.directory,
                 fix="run it with `learn: {head: grow}`, whose head gets an output for each class that comes",
             )
@@ -154,8 +156,7 @@ class Basis:
         return new
 
     def _name(self, graph: GraphStore) -> str | None:
-        generation = int(getattr(graph, "generation", 0))
-        return f"generation {generation}" if self.asked is None and generation else None
+        return f"generation {graph.generation}" if self.asked is None and graph.generation else None
 
     # --- the directory of an update
 
@@ -181,6 +182,13 @@ class Basis:
             "digest": self.state.digest,
             "where": self.asked,
         }
+
+    def is_update_by(self, asked: str | None) -> bool:
+        """Whether the model itself is an update that was asked for in these words."""
+        try:
+            return bool(read_sealed(self.directory / ORIGIN_NAME)["where"] == asked)
+        except (OSError, ValueError, KeyError):
+            return False
 
     def refuse_other(self, target: Path) -> None:
         """Refuse a directory where an update of another model, or with other nodes, was begun."""
@@ -223,6 +231,14 @@ class Basis:
         path = self.directory / "bank.arrow"
         return MemoryBank.load(path) if path.exists() else MemoryBank.empty(self.saved.weights.num_features)
 
+    def verify(self) -> None:
+        """Read what the seal alone does not look into: tensors, bank, tasks and kept graphs."""
+        self.tensors()
+        self.bank()
+        read_split(self.directory / SPLIT_NAME)
+        for path in sorted((self.directory / KEPT_FOLDERS[0]).glob("*.ecgl")):
+            check_bytes(path, GraphStore.open(path).manifest)
+
     def copy_whole(self, target: Path) -> None:
         """Another copy of the model, the seal last."""
         with storage_errors(target):
@@ -252,7 +268,7 @@ def link_file(path: Path, target: Path) -> None:
 
 
 def link_tree(folder: Path, target: Path) -> None:
-    """The same for a folder of such files, which appears whole; one that is there stays."""
+    """Give a folder of such files a second name; it appears whole, and one that is there stays."""
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         coming = target.with_name(f".{target.name}.coming")

@@ -12,6 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.output_file import refuse_inside_store
 from ecgl_scale.base.versions import version_directory
@@ -22,11 +25,12 @@ from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.basis import Basis
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.directory import CONFIG_NAME
+from ecgl_scale.session.infer_some import predict_labels
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.results import matrix_of
 from ecgl_scale.session.save_learner import padded_rows, remove_learned, save_learner
-from ecgl_scale.session.saved_model import load_model
+from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.setup import RunSetup, resources_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.store.graph import GraphStore
@@ -176,6 +180,15 @@ class ECGL:
             rows = padded_rows(self._progress.micro, last.index)
             self._note(micro=(*rows, micro), macro=(*padded_rows(self._progress.macro, last.index), tuple(macro)))
         return macro
+
+    def predict(self, graph: GraphStore, nodes: Any = None) -> NDArray[np.int64]:
+        """The label of each of ``nodes``, in their order, or of every node; of some only the neighbourhood is read."""
+        if self._learner is None and self._basis is not None:
+            saved = self._basis.saved
+        else:
+            learner = self._fitted()
+            saved = SavedModel(learner.config, learner.weights, self.classes_, learner.scaling)
+        return predict_labels(saved, graph, nodes, resources_of(saved.config))
 
     def save(self, path: str | Path) -> None:
         """Write the whole learner to a directory, for ``load``, ``ecgl infer`` and ``ecgl update``."""

@@ -1,46 +1,57 @@
-"""``ecgl infer``: predict every node of a store, this or another, with a finished run's or a saved model's weights."""
+"""``ecgl infer``: predict nodes of a store, this or another, with a finished run's or a saved model's weights.
+
+Every node (``infer_whole``), those asked for, or those whose predictions have changed since a table was written
+(``infer_some``). What is written says which model and store it is of (``score_table``).
+"""
 
 from __future__ import annotations
 
 import logging
-import math
 import shutil
-import time
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ecgl_scale.base.durable import storage_errors
 from ecgl_scale.base.events import EventSink, ignore_events
-from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
+from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.base.output_file import check_output_file
 from ecgl_scale.engine.cluster.entrance import with_workers
 from ecgl_scale.engine.cluster.settings import ALONE, ClusterSettings
 from ecgl_scale.engine.cluster.worker_memory import require_workers
-from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.infer.hops import k_hop_features, plan_k_hops
-from ecgl_scale.infer.layerwise import infer_logits, plan_inference, plan_inference_worker
+from ecgl_scale.graph.changed import changed_since
+from ecgl_scale.session.infer_some import learned_nodes, predict_some, require_same, updated
+from ecgl_scale.session.infer_whole import infer_whole, plan_whole, plan_whole_worker, require_same_features
 from ecgl_scale.session.remote_run import model_directory
 from ecgl_scale.session.saved_model import SavedModel, load_model
+from ecgl_scale.session.score_table import Ints, Naming, TableInfo, read_info, scores_of_all, write_scores
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.node_list import read_node_list
 from ecgl_scale.store.remote import manifest_files
-from ecgl_scale.units import MIB
 
 _log = logging.getLogger(__name__)
 RUN_TABLES = ("metrics.parquet", "split.parquet")
 """A run's own files that are Parquet, as predictions are."""
-WRITE_ROWS = 1 << 16
-WRITE_COPIES, WRITTEN_ROW_BYTES = 3, 100
-"""Copies in float64 of the outputs that are written at once; and the bytes of a row on its way through Arrow."""
-KERNEL_BYTES = 32 * MIB
-"""What kernels take once they are loaded, which an inference does before it looks at what is held."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which nodes are to be predicted; every one where nothing is said."""
+
+    nodes: Path | Literal["new"] | None = None
+    """A file that names them; or those newer than what the model has learned, or than the table to update."""
+    by_key: bool = False
+    """Whether the file names nodes by key, and the table that is written has the keys."""
+    update: Path | None = None
+    """A table of all nodes, by the same model: its rows are copied, but for nodes that have changed since."""
 
 
 def infer_store(
@@ -48,6 +59,7 @@ def infer_store(
     store: AnyPath,
     out: Path,
     *,
+    asked: Asked | None = None,
     memory: str | None = None,
     threads: int | None = None,
     cluster: ClusterSettings = ALONE,
@@ -55,74 +67,122 @@ def infer_store(
 ) -> dict[str, Any]:
     """Write ``node, label, score`` of every node to a Parquet file; ``score`` is the softmax of the label's output.
 
-    ``memory`` and ``threads`` are those of the run's config where they are not given; its workers are not asked.
+    ``memory`` and ``threads`` are those of the run's config where they are not given; its workers are not asked. Of
+    the nodes that are ``asked`` for only the neighbourhood is read, in this process; workers are for whole graphs.
 
     Raises
     ------
     InvalidInputError
-        There is no finished run or saved model, its files do not belong together, or ``out`` cannot be written.
+        There is no finished run or saved model, its files do not belong together, ``out`` cannot be written, the table
+        to update is of another model or store, or a node that is asked for does not exist.
     UsageError
-        The store's features are not those the run was trained on.
+        The store's features are not those the run was trained on, or nobody knows which nodes are new.
     """
     target = check_output_file(out)
     if isinstance(run, Path):
         _refuse_own_files(run, target)
     with model_directory(run) as directory:
         model = load_model(directory)
-    config, num_features = model.config, model.weights.num_features
+    config = model.config
     resources = Resources.of(
         config.memory if memory is None else memory,
         config.threads if threads is None else threads,
         on_event=on_event,
     )
     graph = GraphStore.open(store)
-    graph.require_features()
-    if graph.num_features != num_features:
-        raise UsageError(
-            f"the store has {graph.num_features} features, the run was trained on {num_features}",
-            where=store,
-            expected="a store with the same features",
-        )
+    require_same_features(model, graph)
     _warn(model, graph)
-    with with_workers(cluster, resources, shared=[target], inputs=manifest_files(graph.path)) as resources:
-        found = _predict(model, graph, target, resources)
+    asked = asked or Asked()
+    prediction = _Prediction(model, graph, target, by_key=asked.by_key)
+    if asked.nodes is None and asked.update is None:
+        with with_workers(cluster, resources, shared=[target], inputs=manifest_files(graph.path)) as resources:
+            found = prediction.of_all(resources)
+    else:
+        found = prediction.of_some(asked, resources)
     return {"out": str(out), "num_nodes": graph.num_nodes, "num_classes": len(model.classes), **found}
 
 
-def _predict(model: SavedModel, graph: GraphStore, target: Path, resources: Resources) -> dict[str, Any]:
-    """Plan, predict and write; what is finished waits in a directory beside the target where that fails."""
-    config = model.config
-    plan = _plan(model, graph, resources)
-    _log.info(plan.summary())
-    require_workers(
-        resources, lambda room, threads: [_plan_worker(model, graph, room_bytes=room, threads=threads)], with_torch=True
-    )
-    work = target.absolute().with_name(f".{target.name}.work")
-    resources = resources.with_work(work / "engine")
-    with storage_errors(target):
-        work.mkdir(exist_ok=True)
-    result: Any
-    try:
-        with PeakSampler() as sampler:
-            if config.learn.num_hops:
-                result = _infer_propagated(model, graph, work, resources)
+class _Prediction:
+    """Plans, predicts and writes; what is finished waits in a directory beside the target where that fails."""
+
+    def __init__(self, model: SavedModel, graph: GraphStore, target: Path, *, by_key: bool) -> None:
+        self._model = model
+        self._graph = graph
+        self._target = target
+        self._naming = Naming.of(model, graph, by_key=by_key)
+        self._work = target.absolute().with_name(f".{target.name}.work")
+
+    def of_all(self, resources: Resources) -> dict[str, Any]:
+        """Predict every node."""
+        model, graph = self._model, self._graph
+        plan = plan_whole(model, graph, resources)
+        _log.info(plan.summary())
+        require_workers(
+            resources,
+            lambda room, threads: [plan_whole_worker(model, graph, room_bytes=room, threads=threads)],
+            with_torch=True,
+        )
+        with self._working(), PeakSampler() as sampler:
+            result = infer_whole(model, graph, self._work, resources.with_work(self._work / "engine"))
+            logits, classes = result.pop("logits"), model.labels_in(graph)
+            info = TableInfo.of(model, graph)
+            write_scores(self._target, scores_of_all(logits, classes), info, self._naming, num_rows=len(logits))
+        return {**result, "num_predicted": graph.num_nodes, "peak_bytes": sampler.peak_bytes, "plan": plan.as_json()}
+
+    def of_some(self, asked: Asked, resources: Resources) -> dict[str, Any]:
+        """Predict nodes that are asked for, or bring a table up to date."""
+        model, graph, old = self._model, self._graph, asked.update
+        table = None if old is None else read_info(old)
+        if table is not None and old is not None:
+            require_same(table, model, graph, old)
+        is_whole = asked.nodes is None and table is not None
+        with self._working(), PeakSampler() as sampler:
+            resources = resources.with_work(self._work / "engine")
+            if asked.nodes is None and table is not None:
+                ids = _changed(model, graph, table.generation, resources)
             else:
-                found = infer_logits(
-                    graph,
-                    model.weights.arrays(),
-                    resources,
-                    settings=infer_settings(config),
-                    scaling=model.scaling,
-                    work_directory=work,
-                )
-                result = {"logits": found.logits, "seconds": found.seconds, "backend": found.backend}
-            _write(target, result.pop("logits"), model)
-    except BaseException:  # Ctrl-C and requests to stop too
-        with suppress(OSError):
-            work.rmdir()  # only where nothing is in it that the same command could go on with
-        raise
-    shutil.rmtree(work, ignore_errors=True)
-    return {**result, "peak_bytes": sampler.peak_bytes, "plan": plan.as_json()}
+                ids = _asked_nodes(asked, model, graph, table)
+            found = predict_some(model, graph, ids, self._work, resources)
+            info = TableInfo.of(model, graph, nodes="all" if is_whole else "some")
+            if is_whole and table is not None and old is not None:
+                batches = updated(old, table, found.scores, graph.num_nodes)
+            else:
+                batches = found.scores.batches()
+            num_rows = graph.num_nodes if is_whole else ids.size
+            write_scores(self._target, batches, info, self._naming, num_rows=num_rows)
+        about = {"num_predicted": int(ids.size), "peak_bytes": sampler.peak_bytes, "plan": found.plan.as_json()}
+        return {**found.about, **about}
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with storage_errors(self._target):
+            self._work.mkdir(exist_ok=True)
+        try:
+            yield
+        except BaseException:  # Ctrl-C and requests to stop too
+            with suppress(OSError):
+                self._work.rmdir()  # only where nothing is in it that the same command could go on with
+            raise
+        shutil.rmtree(self._work, ignore_errors=True)
+
+
+def _asked_nodes(asked: Asked, model: SavedModel, graph: GraphStore, table: TableInfo | None) -> Ints:
+    """The nodes to predict, ascending."""
+    if isinstance(asked.nodes, Path):
+        if table is not None:
+            raise UsageError(
+                "--update finds the nodes itself that have to be predicted", fix="give --nodes FILE or --update"
+            )
+        return read_node_list(asked.nodes, graph, asked.by_key)
+    num_known = table.num_nodes if table is not None else learned_nodes(model, graph)
+    return np.arange(num_known, graph.num_nodes)
+
+
+def _changed(model: SavedModel, graph: GraphStore, generation: int, resources: Resources) -> Ints:
+    config = model.config
+    hops = config.learn.num_hops or len(model.weights.layers)
+    norm = infer_settings(config).effective_norm if not config.learn.num_hops else config.infer.norm
+    return changed_since(graph, generation, hops, norm, resources)
 
 
 def _refuse_own_files(run: Path, target: Path) -> None:
@@ -143,79 +203,3 @@ def _warn(model: SavedModel, graph: GraphStore) -> None:
     partitions = model.config.infer.partitions
     if partitions != "auto" and partitions > graph.num_nodes:
         _log.warning("infer.partitions is %d; the store is cut into its %d nodes", partitions, graph.num_nodes)
-
-
-def _plan(model: SavedModel, graph: GraphStore, resources: Resources) -> MemoryPlan:
-    """What predicting and writing will need; reads nothing."""
-    config, held, widths = model.config, own_memory_bytes(), model.weights.widths
-    room, threads = resources.room_bytes, resources.threads
-    logits = 4 * graph.num_nodes * widths[-1]
-    if config.learn.num_hops:
-        stage = plan_k_hops(graph, config.learn.num_hops, norm=config.infer.norm, room_bytes=room, threads=threads)
-        rows = 4 * min(WRITE_ROWS, graph.num_nodes) * (widths[0] + 2 * sum(widths[1:]))
-        stage = replace(stage, host_bytes=stage.host_bytes + logits + rows)
-    else:
-        stage = plan_inference(graph, widths, settings=infer_settings(config), room_bytes=room, threads=threads)
-    rows = min(WRITE_ROWS, graph.num_nodes) * (WRITE_COPIES * 8 * widths[-1] + WRITTEN_ROW_BYTES)
-    written = StagePlan("write", logits + rows, f"outputs of {graph.num_nodes:,} nodes", setting="memory")
-    stages = (replace(stage, stage="infer", host_bytes=stage.host_bytes + KERNEL_BYTES), written)
-    return MemoryPlan(stages, held, resources.budget)
-
-
-def _plan_worker(model: SavedModel, graph: GraphStore, *, room_bytes: int, threads: int) -> StagePlan:
-    """What one worker needs where the work is spread."""
-    learn, norm = model.config.learn, model.config.infer.norm
-    if learn.num_hops:
-        found = plan_k_hops(graph, learn.num_hops, norm=norm, room_bytes=room_bytes, threads=threads)
-    else:
-        settings = infer_settings(model.config)
-        found = plan_inference_worker(
-            graph, model.weights.widths, settings=settings, room_bytes=room_bytes, threads=threads
-        )
-    return replace(found, stage="infer")
-
-
-def _infer_propagated(
-    model: SavedModel,
-    graph: GraphStore,
-    work: Path,
-    resources: Resources,
-) -> dict[str, Any]:
-    import torch
-
-    started, weights = time.perf_counter(), model.weights
-    features = k_hop_features(
-        graph,
-        model.config.learn.num_hops,
-        resources,
-        norm=model.config.infer.norm,
-        scaling=model.scaling,
-        work_directory=work,
-    )
-    logits = np.empty((graph.num_nodes, weights.num_classes), np.float32)
-    with torch.no_grad():
-        for start in range(0, graph.num_nodes, WRITE_ROWS):
-            rows = torch.from_numpy(np.array(features[start : start + WRITE_ROWS], np.float32))
-            logits[start : start + WRITE_ROWS] = weights.mlp(rows).numpy()
-    return {"logits": logits, "seconds": time.perf_counter() - started, "backend": "numba"}
-
-
-def _write(out: Path, logits: Any, model: SavedModel) -> None:
-    from ecgl_scale.base.parquet import write_parquet
-
-    def batch(start: int) -> tuple[Any, Any, Any]:
-        rows = np.array(logits[start : start + WRITE_ROWS], np.float64)
-        rows[:, model.forgotten] = -np.inf
-        return _columns(rows, start, np.array(model.classes, np.int64))
-
-    batches = (batch(start) for start in range(0, len(logits), WRITE_ROWS))
-    columns = {"node": np.int64, "label": np.int64, "score": np.float32}
-    write_parquet(out, columns, batches, repeated=("label",), needed_bytes=20 * len(logits))
-
-
-def _columns(rows: Any, start: int, classes: Any) -> tuple[Any, Any, Any]:
-    """Node, label and score of rows of outputs."""
-    score = 1.0 / np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1)
-    if not math.isfinite(float(score.sum())):
-        raise InvalidInputError("an output is not finite", where=f"nodes {start} to {start + len(rows) - 1}")
-    return np.arange(start, start + len(rows)), classes[rows.argmax(axis=1)], score.astype(np.float32)

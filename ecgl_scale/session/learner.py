@@ -20,7 +20,7 @@ from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.table import method_of
-from ecgl_scale.learn.model import SharedWeights, head_seed
+from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
@@ -29,7 +29,7 @@ from ecgl_scale.session.directory import FORGOTTEN_NAME, WORK_NAME
 from ecgl_scale.session.evaluate import Question, evaluate_elsewhere
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.ranks.team import Team
-from ecgl_scale.session.saved_model import save_model
+from ecgl_scale.session.saved_model import names_of_outputs, save_model
 from ecgl_scale.session.setup import RunSetup, infer_settings, scaling_of
 from ecgl_scale.tasks.forgotten import about_forgotten
 from ecgl_scale.tasks.graphs import TaskGraphs
@@ -154,7 +154,7 @@ class Learner:
         last = len(self.stream) - 1
         known = [self._num_outputs(index) for index in (task_index - 1, task_index) if 0 <= index <= last]
         if known[0] <= found <= known[-1]:  # between them where a forgotten class comes back
-            self.grow_head(found)
+            self.trainer.grow_head(found)
 
     @property
     def keeps_nodes(self) -> bool:
@@ -167,7 +167,7 @@ class Learner:
         """Make everything ready for a task; ``is_new`` unless it goes on after a stop."""
         if is_new:
             self.trainer.forget_kept_weights()
-            self.grow_head(self._num_outputs(task.index), task.index)
+            self.trainer.grow_head(self._num_outputs(task.index))
         if is_new and self.method.restarts:
             self._restart(task)
         if is_new and self.config.learn.optimizer == "reset":
@@ -180,12 +180,6 @@ class Learner:
     def _restart(self, task: Task) -> None:
         """New weights in the same tensors; Adam's moments stay, as in the public code."""
         self.weights.take(self._new_weights(task.index, self.weights.num_features).parameters())
-
-    def grow_head(self, num_outputs: int, task_index: int = 0) -> None:
-        """Give the head so many outputs; those that are new begin as (seed, task) say, whatever came before."""
-        num_new = num_outputs - self.weights.num_classes
-        if num_new > 0:
-            self.trainer.grow_head(num_new, init=self.config.learn.init, seed=head_seed(self.config.seed, task_index))
 
     def train_epoch(self, task: Task, epoch: int) -> EpochResult:
         """One epoch. Outputs are ranked as the last epoch has them, before its step, as in the public code."""
@@ -295,6 +289,7 @@ class Learner:
         stream = self.stream
         about: dict[str, Any] = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
         about |= about_forgotten(self.classes, [task.classes for task in stream])
+        about |= names_of_outputs(self.classes, stream.class_names)
         save_model(directory, self.weights, self.classes, self.scaling, **about)
 
 

@@ -25,7 +25,7 @@ PACKAGES = ("ecgl-scale", "torch", "dgl", "numpy", "numba", "pyarrow", "zarr")
 def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: MemoryPlan) -> dict[str, Any]:
     """The content of ``results.json``; only ``stages`` differs between two runs of one config."""
     macro, micro = (matrix_of(rows, len(stream)) for rows in (state.macro, state.micro))
-    planned = plan.planned_bytes
+    planned, names = plan.planned_bytes, stream.class_names
     return {
         "version": 1,
         "aa": macro.average_accuracy(),
@@ -52,9 +52,17 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
         "changed": changed_keys(config),
         "num_tasks": len(stream),
         "tasks": [
-            {"name": task.name, "classes": list(task.classes), "num_nodes": int(task.node_ids.size)} for task in stream
+            {
+                "name": task.name,
+                "classes": list(task.classes),
+                **({} if names is None else {"class_names": [names[label] for label in task.classes]}),
+                "num_nodes": int(task.node_ids.size),
+            }
+            for task in stream
         ],
-        "dropped_classes": [asdict(gone) for gone in stream.dropped],
+        "dropped_classes": [
+            {**asdict(gone), **({} if names is None else {"name": names[gone.label]})} for gone in stream.dropped
+        ],
         "stages": {
             name: {**asdict(record), "planned_bytes": planned.get(name, 0)} for name, record in state.stages.items()
         },

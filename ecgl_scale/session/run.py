@@ -117,7 +117,7 @@ def _run_into(
         with_torch=True,
     )
     require_fit(plan, setup)
-    if is_long(plan, setup):
+    if setup.first_task == 0 and is_long(plan, setup):  # the estimate is of all tasks
         plan = with_times(plan, setup)
     team.wait_until_ready(setup, setup.resources.on_event)
     if basis is not None and resume and out.is_dir():

@@ -18,7 +18,7 @@ from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY, Checkpoints
 from ecgl_scale.session.directory import CONFIG_NAME, FORGOTTEN_NAME, WORK_NAME
 from ecgl_scale.session.learner import BANK_NAME, Learner
 from ecgl_scale.session.results import matrix_of
-from ecgl_scale.session.saved_model import save_model
+from ecgl_scale.session.saved_model import names_of_outputs, save_model
 from ecgl_scale.session.seal import Seal
 from ecgl_scale.session.state import RunState
 from ecgl_scale.tasks.forgotten import about_forgotten
@@ -61,6 +61,7 @@ def save_learner(directory: Path, learner: Learner, state: RunState) -> None:
     matrix = matrix_of(state.macro, num_tasks).to_lists()
     about = {"tasks_learned": num_tasks, "split_hash": stream.split_hash, "matrix": matrix}
     about |= about_forgotten(learner.classes, [task.classes for task in learner.stream])
+    about |= names_of_outputs(learner.classes, stream.class_names)
     save_model(directory / WEIGHTS_DIRECTORY, learner.weights, learner.classes, learner.scaling, **about)
     checkpoints = Checkpoints(directory)
     try:

@@ -7,9 +7,13 @@ ECGL.save       model.safetensors           model.json (with the config in it)
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.config.schema import RunConfig, config_from_mapping, load_config
@@ -18,6 +22,7 @@ from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.directory import CONFIG_NAME
 from ecgl_scale.session.seal import Seal
+from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.forgotten import FORGOTTEN_CLASSES
 from ecgl_scale.tasks.scaling import Scaling
 
@@ -41,6 +46,41 @@ class SavedModel:
     def forgotten(self) -> list[int]:
         """Outputs of classes that were forgotten: they are never predicted."""
         return [self.classes.index(label) for label in self.more.get(FORGOTTEN_CLASSES, ())]
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What users call the class of each output; None where classes have no names."""
+        names = self.more.get("class_names")
+        return None if names is None else tuple(names)
+
+    def labels_in(self, graph: GraphStore) -> NDArray[np.int64]:
+        """The label of each output in a store, which may know the classes, by their names, by other numbers.
+
+        A class that the store does not have gets a number after those that it has, as an append would give it.
+        One that was forgotten has -1, and is never predicted.
+        """
+        if self.class_names is None or graph.class_names is None:
+            found = np.array(self.classes, np.int64)
+        else:
+            number_of = {name: number for number, name in enumerate(graph.class_names)}
+            found = np.array([number_of.setdefault(name, len(number_of)) for name in self.class_names], np.int64)
+        found[self.forgotten] = -1
+        return found
+
+    def names_in(self, graph: GraphStore) -> dict[int, str] | None:
+        """What users call the class of each label that may be predicted for a store; None where nobody has a name."""
+        labels = self.labels_in(graph).tolist()
+        if self.class_names is not None:
+            return dict(zip(labels, self.class_names, strict=True))
+        names = graph.class_names
+        if names is None:
+            return None
+        return {label: names[label] if label < len(names) else str(label) for label in labels if label >= 0}
+
+
+def names_of_outputs(classes: Sequence[int], class_names: Sequence[str] | None) -> dict[str, list[str]]:
+    """The entry of a model's file that says what users call the class of each output, where classes have names."""
+    return {} if class_names is None else {"class_names": [class_names[label] for label in classes]}
 
 
 def save_model(
@@ -76,9 +116,12 @@ def load_model(path: Path) -> SavedModel:
     config = _config_of(path, about.pop("config", None))
     weights = SharedWeights.load(directory / MODEL_NAME)
     _refuse_other_shape(weights, classes, config, about.get("num_features"), directory / MODEL_NAME)
+    if len(about.get("class_names", classes)) != len(classes):
+        raise InvalidInputError("the model has not one name for each of its classes", where=directory / ABOUT_NAME)
     seal = Seal.read(path)
     if seal is not None:
         seal.check(path, config, f"{WEIGHTS_DIRECTORY}/{MODEL_NAME}", f"{WEIGHTS_DIRECTORY}/{ABOUT_NAME}")
+        about["num_nodes"] = seal.num_nodes
     return SavedModel(config, weights, classes, scaling, about)
 
 

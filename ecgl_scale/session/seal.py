@@ -39,7 +39,7 @@ class Seal:
     """What a model was made of, and its files."""
 
     config_digest: str
-    """Of the keys that change results; others may be changed in its config.yaml."""
+    """A digest of the keys that change results; others may be changed in its config.yaml."""
     store_identity: str
     generation: int
     num_nodes: int
@@ -52,15 +52,14 @@ class Seal:
     @classmethod
     def write(cls, directory: Path, config: RunConfig, graph: GraphStore, stream: TaskStream) -> None:
         """Seal the files that are in a directory now."""
-        names = getattr(graph, "class_names", None)
         seal = cls(
             config.digest(),
             graph.identity,
-            int(getattr(graph, "generation", 0)),
+            graph.generation,
             graph.num_nodes,
             len(stream),
             stream.classes,
-            None if names is None else tuple(names),
+            graph.class_names,
             {},
         )
         seal.seal_again(directory)

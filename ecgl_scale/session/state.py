@@ -52,12 +52,11 @@ class RunState:
     def of(cls, setup: RunSetup) -> RunState:
         """The state of a run that is about to begin."""
         graph = setup.graph
-        generation = int(getattr(graph, "generation", 0))
         return cls(
             setup.config.digest(),
             graph.short_identity,
             setup.stream.split_hash,
-            generation=generation,
+            generation=graph.generation,
             new_from=graph.num_nodes,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,40 @@ from ecgl_scale.base.events import EventSink, ignore_events
 from ecgl_scale.base.versions import next_version, versions_of
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.session.basis import Basis
+from ecgl_scale.session.directory import read_results
 from ecgl_scale.session.run import run
+from ecgl_scale.session.setup import open_store
 
 
-def open_update(
-    model: Path, store: object, out: Path, *, where: str | None = None, overrides: Sequence[str] = ()
-) -> tuple[Basis, RunConfig, Path]:
-    """What an update begins from, its config, and its own directory: where ``out`` is the model, its next version."""
-    basis = Basis.open(model, where)
-    config = basis.config_for(store, list(overrides))
-    own = {path.resolve() for path in (model, basis.directory)}
-    target = next_version(out) if out.resolve() in own or versions_of(out) else out
-    return basis, config, target
+@dataclass(frozen=True, eq=False)
+class Update:
+    """An update that may begin: what from, with which config, and where to."""
+
+    basis: Basis
+    config: RunConfig
+    target: Path
+    """Its own directory: where the model itself was asked to be updated, that of its next version."""
+
+    @classmethod
+    def open(
+        cls, model: Path, store: object, out: Path, *, where: str | None = None, overrides: Sequence[str] = ()
+    ) -> Update:
+        """Open the model and find out where the update goes; nothing is written."""
+        basis = Basis.open(model, where)
+        config = basis.config_for(store, list(overrides))
+        own = {path.resolve() for path in (model, basis.directory)}
+        target = next_version(out) if out.resolve() in own or versions_of(out) else out
+        return cls(basis, config, target)
+
+    def done_before(self) -> dict[str, Any] | None:
+        """The results of the model itself, where it is this very update of a store that has not changed since.
+
+        So a command that is repeated with ``--resume`` after it has finished does nothing, wherever it was to write.
+        """
+        if self.target.exists() or not self.basis.is_update_by(self.basis.asked):
+            return None
+        is_same = open_store(self.config).identity == self.basis.seal.store_identity
+        return read_results(self.basis.directory) if is_same else None
 
 
 def update(
@@ -54,5 +77,6 @@ def update(
     InvalidInputError
         A model that is damaged or not finished, another store, or nothing to learn. Nothing has been written.
     """
-    basis, config, target = open_update(model, store, out, where=where, overrides=overrides)
-    return run(config, target, resume=resume, on_event=on_event, basis=basis)
+    job = Update.open(model, store, out, where=where, overrides=overrides)
+    done = job.done_before() if resume else None
+    return done or run(job.config, job.target, resume=resume, on_event=on_event, basis=job.basis)

@@ -20,14 +20,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import WRITE_BUFFER_BYTES, WrittenFile, free_bytes, storage_errors
-from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.base.memory import PeakSampler
 from ecgl_scale.base.staging import Staging
 from ecgl_scale.engine.clock import StageClock
@@ -37,6 +35,7 @@ from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.store.build_journal import BuildJournal, job_of
+from ecgl_scale.store.build_nodes import build_columns, build_features
 from ecgl_scale.store.classes import name_classes
 from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, PieceRecord, partition_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
@@ -50,20 +49,15 @@ from ecgl_scale.store.edges.write import (
     largest_block_bytes,
     write_blocks,
 )
-from ecgl_scale.store.features.dense_work import ShardRecord, write_dense_shards
 from ecgl_scale.store.features.dense_write import CHUNK_BYTES, PIECE_BYTES
-from ecgl_scale.store.features.files import WriteShards, write_features
 from ecgl_scale.store.format import (
-    DENSE_DIRECTORY,
     MANIFEST_NAME,
     NODES_NAME,
     EdgeSection,
-    FeatureSection,
     Manifest,
     record_files,
 )
 from ecgl_scale.store.keys.write import KEY_DISK_BYTES, write_keys
-from ecgl_scale.store.nodes import WrittenColumns, write_columns
 from ecgl_scale.store.source import GraphSource
 from ecgl_scale.units import MIB, format_bytes
 
@@ -167,7 +161,7 @@ def build_store(
         shares = MemoryShares.of(resources.room_bytes, threads=resources.threads, num_keys_hint=keys_hint)
         if is_shared:
             shares = replace(shares, kept_bytes=0)  # keys go through files
-        _require_disk(source, keys_hint, shares, staging.path)
+        require_disk(source, keys_hint, shares, staging.path)
         on_event = resources.on_event
         clock = StageClock(sampler, on_event)
         own = resources.with_threads(shares.threads)
@@ -179,9 +173,9 @@ def build_store(
             source = replace(source, edges=source.edges.with_keys(names.keys))  # which may be given by them
         edges, files = _write_edges(source, plan, options, staging.path, own, shares, clock, journal)
         with clock.stage("write features"):
-            features, feature_files = _features(source, staging.path, features_as, feature_dtype, own, journal)
+            features, feature_files = build_features(source, staging.path, features_as, feature_dtype, own, journal)
         with clock.stage("write node columns"):
-            columns = _columns(source, staging.path, on_event)
+            columns = build_columns(source, staging.path, on_event)
         files.update(feature_files)
         if columns is not None:
             files[NODES_NAME] = columns.file
@@ -199,8 +193,7 @@ def build_store(
         )
         if journal is not None:
             journal.remove()
-            for left in staging.path.rglob(".*"):  # by a worker that was lost while it wrote
-                left.unlink()
+            remove_partial_files(staging.path)
         manifest.write(staging.path)
         staging.commit()
     return manifest
@@ -221,11 +214,11 @@ def _write_edges(
     if journal is not None:
         found = journal.edges()
         if found is not None:
-            _remove_segments(store)
+            remove_segments(store)
             return found
         pieces = journal.records("partition", PieceRecord)
         blocks = journal.records("blocks", BlockRecord, lambda record: has_files(store, record.files))
-    with _keys(store, plan.num_buckets, shares, is_shared=journal is not None) as keys:
+    with key_buckets(store, plan.num_buckets, shares, is_shared=journal is not None) as keys:
         with clock.stage("partition edges"):
             totals = partition_edges(source, plan, options, keys, resources, shares.block_edges, pieces)
         with clock.stage("write rows and tiles"):
@@ -247,17 +240,24 @@ def _write_edges(
     files = {name: WrittenFile(*file) for _, record in written for name, file in record.files.items()}
     if journal is not None:
         journal.save_edges(section, files)
-        _remove_segments(store)
+        remove_segments(store)
     return section, files
 
 
-def _remove_segments(store: Path) -> None:
+def remove_segments(store: Path) -> None:
+    """Remove the keys of edges that are all written."""
     for directory in store.glob("segments-*"):
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def remove_partial_files(store: Path) -> None:
+    """Remove what workers that were lost while they wrote have left."""
+    for left in store.rglob(".*"):
+        left.unlink()
+
+
 @contextmanager
-def _keys(store: Path, num_buckets: int, shares: MemoryShares, *, is_shared: bool) -> Iterator[KeyBuckets]:
+def key_buckets(store: Path, num_buckets: int, shares: MemoryShares, *, is_shared: bool) -> Iterator[KeyBuckets]:
     """Where keys are between the two halves: in memory and a scratch file, or in files that all workers see."""
     if is_shared:
         # Pieces of another size have another place: a worker that nobody has told may still be writing one.
@@ -270,63 +270,7 @@ def _keys(store: Path, num_buckets: int, shares: MemoryShares, *, is_shared: boo
         spill.close()
 
 
-def _features(
-    source: GraphSource, store: Path, features_as: str, dtype: str, resources: Resources, journal: BuildJournal | None
-) -> tuple[FeatureSection | None, dict[str, WrittenFile]]:
-    if source.features is None:
-        return None, {}
-    resources.on_event(StageStarted("write features", source.num_nodes, "rows"))
-    on_rows = _RowCounter("write features", resources.on_event)
-    write_shards: WriteShards | None = None
-    if journal is not None:
-        directory = store / DENSE_DIRECTORY
-        shards: RecordJournal[ShardRecord] = journal.records(
-            "features", ShardRecord, lambda record: has_files(directory, {record.name: [record.size_bytes, 0]})
-        )
-        write_shards = partial(
-            write_dense_shards, resources=resources, journal=shards, work=journal.directory, on_rows=on_rows
-        )
-    return write_features(
-        source.features,
-        source.num_nodes,
-        store,
-        requested=features_as,
-        dtype=dtype,
-        on_rows=on_rows,
-        write_shards=write_shards,
-    )
-
-
-def _columns(source: GraphSource, store: Path, on_event: EventSink) -> WrittenColumns | None:
-    columns = source.number_columns
-    if not columns:
-        return None
-    on_event(StageStarted("write node columns", source.num_nodes, "rows"))
-    (store / NODES_NAME).unlink(missing_ok=True)  # of a build that goes on
-    return write_columns(
-        store / NODES_NAME,
-        columns,
-        source.num_nodes,
-        num_classes=source.num_classes,
-        may_lack_classes=source.is_part,
-        on_rows=_RowCounter("write node columns", on_event),
-    )
-
-
-class _RowCounter:
-    """Turns "so many rows more" into events that say how many in all."""
-
-    def __init__(self, stage: str, on_event: EventSink) -> None:
-        self._stage = stage
-        self._on_event = on_event
-        self._done = 0
-
-    def __call__(self, num_rows: int) -> None:
-        self._done += num_rows
-        self._on_event(BlockFinished(self._stage, self._done))
-
-
-def _require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, where: Path) -> None:
+def require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, where: Path) -> None:
     """Refuse before the first byte if the disk is short of store and scratch together."""
     scratch = max(0, keys_hint * KEY_BYTES - shares.kept_bytes)
     store = 8 * keys_hint + 8 * source.num_nodes

@@ -74,7 +74,7 @@ def read_exactly(descriptor: int, buffers: list[Any], offset: int) -> bool:
     return True
 
 
-def corrupt(path: Path, how: str) -> CorruptStoreError:
+def corrupt(path: AnyPath, how: str) -> CorruptStoreError:
     """The error for a file that is not as it was written."""
     return CorruptStoreError(
         f"a file of the store {how}", where=path, fix="copy it again from a good store, or build the store again"

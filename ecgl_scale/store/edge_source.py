@@ -34,7 +34,8 @@ EDGE_SOURCES = {
     "kronecker": "ecgl_scale.store.sources.kron:KronEdges",
     "block model": "ecgl_scale.store.sources.sbm_edges:SbmEdges",
     "npy": "ecgl_scale.store.sources.npy_edges:NpyEdges",
-    "table": "ecgl_scale.store.sources.edges:TableEdges",
+    "table": "ecgl_scale.store.sources.table_edges:TableEdges",
+    "keyed table": "ecgl_scale.store.sources.keyed_edges:KeyedTableEdges",
     "subset": "ecgl_scale.tasks.subset:SubsetEdges",
 }
 """Where each kind is that a worker can open from its description: names travel, never code."""
@@ -59,6 +60,11 @@ class EdgeSource(ABC):
 
     kind: ClassVar[str] = ""
     """As in ``EDGE_SOURCES``; without one, only this process can read the edges."""
+
+    @property
+    def names_keys(self) -> bool:
+        """Whether nodes are named by keys, not by numbers."""
+        return False
 
     @abstractmethod
     def cut(self, max_edges: int) -> list[Block] | None:
@@ -146,6 +152,11 @@ class JoinedEdges(EdgeSource):
         """All edges in order."""
         for part in self.parts:
             yield from part.stream(max_edges)
+
+    @property
+    def names_keys(self) -> bool:
+        """As its files do, which are all alike."""
+        return any(part.names_keys for part in self.parts)
 
     def with_keys(self, keys: StoreKeys) -> JoinedEdges:
         """Every file with these keys."""

@@ -7,19 +7,18 @@ without reading everything. The manifest is covered by a checksum of its own.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any
 
 from ecgl_scale._version import __version__
 from ecgl_scale.base.durable import WrittenFile, crc32c_of, storage_errors, write_atomically
 from ecgl_scale.base.objects.url import AnyPath
-from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, StoreVersionError
+from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError
+from ecgl_scale.store.signed_json import decode_signed, encode_signed, read_section, safe_name, typed, without_none
 from ecgl_scale.store.source import Json
 from ecgl_scale.units import MIB
 
@@ -38,13 +37,6 @@ PROBE_WINDOW_BYTES = 4096
 MAX_MANIFEST_BYTES = 256 * MIB
 MAX_VALUES = 1 << 60
 """More features than any disk holds; a manifest that claims them would only make our numbers overflow."""
-
-OPTIONAL = ("keys", "class_names")
-"""Sections that only stores with names have: the bytes of others are as they always were."""
-
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
-
-Section = TypeVar("Section")
 
 
 @dataclass(frozen=True)
@@ -131,49 +123,13 @@ class Manifest:
 
     @classmethod
     def read(cls, store: Path) -> Manifest:
-        """Read and check the manifest of ``store``; every fault is named."""
-        path = store / MANIFEST_NAME
-        if not store.is_dir() or store.is_symlink():
-            raise IncompleteStoreError(
-                "there is no store here", where=store, expected="a directory made by ecgl ingest or generate"
-            )
-        if path.is_symlink():
-            raise CorruptStoreError("the manifest is a symbolic link", where=path, expected="a plain file")
-        if not path.is_file():
-            raise IncompleteStoreError(
-                "the store is incomplete: it has no manifest",
-                where=path,
-                fix="run the ingest again; it was stopped before its end",
-            )
-        with storage_errors(path):
-            if path.stat().st_size > MAX_MANIFEST_BYTES:
-                raise CorruptStoreError("the manifest is too large to be one", where=path)
-            raw = path.read_bytes()
-        return cls.parse(raw, path)
+        """Read and check the manifest of a store that never grew; every fault is named."""
+        return cls.parse(read_raw_manifest(store), store / MANIFEST_NAME)
 
     @classmethod
     def parse(cls, raw: bytes, path: AnyPath) -> Manifest:
         """Check the bytes of a manifest that was read from ``path``."""
-        try:
-            body = json.loads(raw)
-            as_written = isinstance(body, dict) and _encode(body).encode() == raw
-        except (ValueError, RecursionError) as error:
-            raise CorruptStoreError(f"the manifest is not JSON: {error}", where=path) from error
-        if not isinstance(body, dict) or body.get("format") != FORMAT:
-            raise CorruptStoreError(
-                "this is not the manifest of a graph store", where=path, expected=f'"format": "{FORMAT}"'
-            )
-        if body.get("format_version") != FORMAT_VERSION:
-            raise StoreVersionError(
-                f"the store has format version {body.get('format_version')}",
-                where=path,
-                expected=f"version {FORMAT_VERSION}",
-                fix="build it again from its source with this version of ecgl_scale",
-            )
-        if not as_written:
-            raise CorruptStoreError(
-                "the manifest does not match its own checksum", where=path, fix="build the store again"
-            )
+        body = decode_signed(raw, path, form=FORMAT, versions=(FORMAT_VERSION,))
         return cls._from_json(body, path)
 
     @classmethod
@@ -181,16 +137,16 @@ class Manifest:
         # The checksum matched, so this guards against a manifest made by hand, not against accidents.
         try:
             manifest = cls(
-                num_nodes=_typed(int, body["num_nodes"]),
-                edges=_section(EdgeSection, body["edges"]),
-                features=None if body["features"] is None else _section(FeatureSection, body["features"]),
-                columns={name: _typed(str, kind) for name, kind in body["columns"].items()},
-                num_classes=None if body["num_classes"] is None else _typed(int, body["num_classes"]),
-                provenance=_typed(dict, body["provenance"]),
-                files={_safe_name(name, path): _section(FileRecord, record) for name, record in body["files"].items()},
-                written_by=_typed(str, body["written_by"]),
-                keys=_section(KeySection, body["keys"]) if "keys" in body else None,
-                class_names=[_typed(str, name) for name in body["class_names"]] if "class_names" in body else None,
+                num_nodes=typed(int, body["num_nodes"]),
+                edges=read_section(EdgeSection, body["edges"]),
+                features=None if body["features"] is None else read_section(FeatureSection, body["features"]),
+                columns={name: typed(str, kind) for name, kind in body["columns"].items()},
+                num_classes=None if body["num_classes"] is None else typed(int, body["num_classes"]),
+                provenance=typed(dict, body["provenance"]),
+                files=read_files(body["files"], path),
+                written_by=typed(str, body["written_by"]),
+                keys=read_section(KeySection, body["keys"]) if "keys" in body else None,
+                class_names=[typed(str, name) for name in body["class_names"]] if "class_names" in body else None,
             )
             _check_sense(manifest)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -202,37 +158,45 @@ class Manifest:
         return manifest
 
 
+def read_raw_manifest(store: Path) -> bytes:
+    """The bytes of ``manifest.json``, or what there is instead of a store."""
+    if not store.is_dir() or store.is_symlink():
+        raise IncompleteStoreError(
+            "there is no store here", where=store, expected="a directory made by ecgl ingest or generate"
+        )
+    path = store / MANIFEST_NAME
+    if not path.exists() and not path.is_symlink():
+        raise IncompleteStoreError(
+            "the store is incomplete: it has no manifest",
+            where=path,
+            fix="run the ingest again; it was stopped before its end",
+        )
+    return read_plain_file(path)
+
+
+def read_plain_file(path: Path) -> bytes:
+    """The bytes of a manifest, which must be a file and of a size that one may have."""
+    if path.is_symlink():
+        raise CorruptStoreError("the manifest is a symbolic link", where=path, expected="a plain file")
+    if not path.is_file():
+        raise IncompleteStoreError("a manifest of the store is missing", where=path, fix="build the store again")
+    with storage_errors(path):
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise CorruptStoreError("the manifest is too large to be one", where=path)
+        return path.read_bytes()
+
+
+def read_files(values: Mapping[str, Any], manifest: AnyPath) -> dict[str, FileRecord]:
+    """The files that a manifest names, all of them below its directory."""
+    return {
+        safe_name(name, manifest, MANIFEST_NAME): read_section(FileRecord, record) for name, record in values.items()
+    }
+
+
 def encode_manifest(manifest: Manifest) -> str:
     """The text of a manifest, as it is in a store."""
-    body = {name: value for name, value in asdict(manifest).items() if name not in OPTIONAL or value is not None}
-    return _encode({"format": FORMAT, "format_version": FORMAT_VERSION, **body})
-
-
-def _encode(body: Mapping[str, Any]) -> str:
-    """The one text of a manifest, its checksum last: a file that differs from it in any byte was not written by us."""
-    unsigned = {name: value for name, value in body.items() if name != "checksum"}
-    checksum = crc32c_of(json.dumps(unsigned, sort_keys=True).encode())
-    return json.dumps({**unsigned, "checksum": checksum}, indent=1) + "\n"
-
-
-def _typed(kind: type[Section], value: Any) -> Section:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r:.100} is not {kind.__name__}")
-    return value
-
-
-def _section(kind: type[Section], values: Mapping[str, Any]) -> Section:
-    hints = get_type_hints(kind)
-    names = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
-    if set(values) != names:
-        raise ValueError(f"{kind.__name__} has keys {sorted(values)}, expected {sorted(names)}")
-    for name in names:
-        if hints[name] == list[int]:
-            for value in _typed(list, values[name]):
-                _typed(int, value)
-        else:
-            _typed(hints[name], values[name])
-    return kind(**values)
+    body = without_none(manifest, "keys", "class_names")
+    return encode_signed({"format": FORMAT, "format_version": FORMAT_VERSION, **body})
 
 
 def _check_sense(manifest: Manifest) -> None:
@@ -249,38 +213,44 @@ def _check_sense(manifest: Manifest) -> None:
         raise ValueError(f"ids are {edges.id_dtype!r:.100}")
     if manifest.columns and NODES_NAME not in manifest.files:
         raise ValueError(f"there are node columns but no {NODES_NAME}")
-    _check_names(manifest)
-    if features is None:
-        return
+    check_names(manifest.keys, manifest.class_names, manifest.num_classes, manifest.files)
+    if features is not None:
+        check_features(features, manifest.num_nodes, manifest.files)
+
+
+def check_features(features: FeatureSection, num_rows: int, files: Mapping[str, FileRecord]) -> None:
+    """Refuse what no feature matrix of so many rows has; ``files`` are those of the store, or of a generation."""
     if features.kind not in ("dense", "sparse") or features.dtype not in ("float32", "float16"):
         raise ValueError(f"features are {features.kind!r:.100} {features.dtype!r:.100}")
     if min(features.num_features, features.rows_per_chunk, features.rows_per_block) < 1:
         raise ValueError("features, rows of a chunk and rows of a block must be at least 1")
-    if features.rows_per_block % features.rows_per_chunk or manifest.num_nodes * features.num_features > MAX_VALUES:
+    if features.rows_per_block % features.rows_per_chunk or num_rows * features.num_features > MAX_VALUES:
         raise ValueError("no feature matrix is cut like this")
-    if features.rows_per_block // features.rows_per_chunk > (manifest.total_bytes if features.kind == "dense" else 1):
+    total_bytes = sum(record.size_bytes for record in files.values())
+    if features.rows_per_block // features.rows_per_chunk > (total_bytes if features.kind == "dense" else 1):
         raise ValueError("there are more chunks than bytes")
     prefix, others = (f"{DENSE_DIRECTORY}/", 1) if features.kind == "dense" else (f"{SPARSE_DIRECTORY}/", 0)
-    num_files = sum(name.startswith(prefix) for name in manifest.files)
-    if num_files != others - (-manifest.num_nodes // features.rows_per_block):
+    num_files = sum(name.startswith(prefix) for name in files)
+    if num_files != others - (-num_rows // features.rows_per_block):
         raise ValueError(f"{num_files} files of features are not one a block")
 
 
-def _check_names(manifest: Manifest) -> None:
-    keys, names = manifest.keys, manifest.class_names
+def check_names(
+    keys: KeySection | None, names: list[str] | None, num_classes: int | None, files: Mapping[str, FileRecord]
+) -> None:
+    """Refuse keys without files, or files without keys, and names that are not one for each class."""
     if keys is not None and keys.type not in ("string", "int64"):
         raise ValueError(f"keys are {keys.type!r:.100}")
     for name in (KEYS_NAME, KEY_INDEX_NAME):
-        if (name in manifest.files) != (keys is not None):
+        if (name in files) != (keys is not None):
             raise ValueError(f"keys and the file {name} come together")
-    if names is not None and (len(names) != manifest.num_classes or len(set(names)) != len(names)):
-        raise ValueError(f"{len(names)} names are not one for each of {manifest.num_classes} classes")
+    if names is not None and (len(names) != num_classes or len(set(names)) != len(names)):
+        raise ValueError(f"{len(names)} names are not one for each of {num_classes} classes")
 
 
-def _safe_name(name: str, manifest: AnyPath) -> str:
-    if not _FILE_NAME.fullmatch(name) or len(name) > 255 or name == MANIFEST_NAME:
-        raise CorruptStoreError(f"the manifest names a file outside the store: {name!r:.300}", where=manifest)
-    return name
+def block_name(directory: str, index: int) -> str:
+    """Where block ``index`` lies below the store, or below its generation."""
+    return f"{directory}/{index:05d}.arrow"
 
 
 def probe_windows(size_bytes: int) -> list[tuple[int, int]]:

@@ -15,6 +15,8 @@ from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
+from ecgl_scale.store.checked import expected_file
+from ecgl_scale.store.compose import GenerationInfo, address_of, folders_with_rows, generation_infos
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import AnyFeatures, open_features
@@ -23,9 +25,10 @@ from ecgl_scale.store.format import NODES_NAME, Manifest
 from ecgl_scale.store.keys.read import StoreKeys, open_keys
 from ecgl_scale.store.nodes import NodeColumns
 from ecgl_scale.store.publish import build_store_at
-from ecgl_scale.store.remote import files_of, read_manifest
+from ecgl_scale.store.remote import files_of
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import check_bytes, check_files
+from ecgl_scale.store.view import read_view
 from ecgl_scale.units import MIB
 
 if TYPE_CHECKING:
@@ -55,22 +58,25 @@ class GraphStore:
         self.features: AnyFeatures | None = open_features(files, manifest)
         self.nodes: NodeColumns | None = None
         if manifest.columns:
-            self.nodes = NodeColumns(files, NODES_NAME, manifest.files[NODES_NAME].written, manifest.columns)
+            names = [f"{part}{NODES_NAME}" for part in folders_with_rows(manifest)]
+            written = {name: expected_file(manifest.files, name, files.location).written for name in names}
+            self.nodes = NodeColumns(files, written, manifest.columns)
         self.keys: StoreKeys | None = open_keys(files, manifest)
 
     @classmethod
-    def open(cls, path: str | AnyPath) -> GraphStore:
+    def open(cls, path: str | AnyPath, generation: int | None = None) -> GraphStore:
         """Open a store, or say which file makes it unusable.
 
-        Files of a store at a URL are fetched when they are first read: see ``store/remote.py``.
+        ``generation`` is that of a store that has grown, as is ``#generation=N`` at the end of the path; without, it
+        is the newest. Files of a store at a URL are fetched when they are first read: see ``store/remote.py``.
 
         Raises
         ------
         IncompleteStoreError, CorruptStoreError, StoreVersionError
             A store is complete and as it was written, or it is refused.
         """
-        location = location_of(path)
-        manifest = read_manifest(location)
+        view = read_view(path, generation)
+        location, manifest = view.location, view.manifest
         check_files(location, manifest)
         if isinstance(location, Path) and manifest.total_bytes <= READ_WHOLE_BELOW_BYTES:
             check_bytes(location, manifest)
@@ -124,6 +130,50 @@ class GraphStore:
             columns=arrays["columns"],
             **settings,
         )
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation that is open; 0 of a store that never grew."""
+        return len(self.generations) - 1
+
+    @cached_property
+    def generations(self) -> tuple[GenerationInfo, ...]:
+        """The generations up to the one that is open."""
+        return generation_infos(self.manifest)
+
+    @property
+    def address(self) -> str:
+        """What another process, or a later one, opens this very graph by: where it is, and its generation."""
+        return address_of(self.path, self.manifest)
+
+    def new_nodes(self, since_generation: int) -> tuple[int, int]:
+        """First and end of the nodes that came after a generation."""
+        if not 0 <= since_generation <= self.generation:
+            raise UsageError(
+                f"there is no generation {since_generation}", where=self.path, expected=f"0 to {self.generation}"
+            )
+        return self.generations[since_generation].num_nodes, self.num_nodes
+
+    def append(
+        self,
+        edge_index: Any = None,
+        x: Any = None,
+        y: Any = None,
+        *,
+        num_nodes: int | None = None,
+        columns: dict[str, Any] | None = None,
+        memory: str | int | None = None,
+    ) -> GraphStore:
+        """Add new nodes, one a row of ``x``, ``y`` and ``columns``, and edges between any nodes; open what it became.
+
+        Ids of ``edge_index`` are numbers of nodes of the whole graph: new nodes follow those there are. Edges are
+        treated as those of the store were when it was built. This graph stays as it was when it was opened.
+        """
+        from ecgl_scale.store.append import append_store
+
+        source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns, adds=True)
+        append_store(source, self.path, Resources.of(memory), generation=self.generation)
+        return type(self).open(self.path)
 
     @cached_property
     def identity(self) -> str:

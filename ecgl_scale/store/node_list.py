@@ -8,14 +8,15 @@ Parquet, Arrow    the same
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.store.keys.find import find_rows, refuse, refuse_missing, whole_numbers
 from ecgl_scale.store.source import NameSource
 from ecgl_scale.store.sources.names import npy_names, table_names, text_names
 from ecgl_scale.store.sources.npy import open_npy, reading
@@ -45,51 +46,21 @@ def read_node_list(path: Path, graph: GraphStore, by_key: bool) -> NDArray[np.in
     source = _open(path, columns)
     done, found = 0, [np.empty(0, np.int64)]
     for names in source.blocks(BLOCK_ROWS):
-        _refuse(names.is_null().to_numpy(zero_copy_only=False), names, source, done, "names no node")
-        found.append(_rows(names, source, done, graph, by_key))
+        where = partial(_where, source, done)
+        if by_key and graph.keys is not None:
+            found.append(find_rows(graph.keys, names, where))
+        else:
+            refuse_missing(names, where)
+            rows = whole_numbers(names, where).to_numpy()
+            is_outside = (rows < 0) | (rows >= graph.num_nodes)
+            refuse(is_outside, names, where, f"is not one of {graph.num_nodes:,} nodes")
+            found.append(rows)
         done += len(names)
     return np.unique(np.concatenate(found))
 
 
-def _rows(names: pa.Array, source: NameSource, done: int, graph: GraphStore, by_key: bool) -> NDArray[np.int64]:
-    wanted = "int64" if not by_key or graph.keys is None else graph.keys.type
-    if wanted == "int64":
-        names = whole_numbers(names, source, done)
-    elif names.type != pa.string():
-        raise InvalidInputError(f"the file holds {names.type}", where=source.origin, expected="keys, which are text")
-    rows: NDArray[np.int64]
-    if by_key and graph.keys is not None:
-        rows = graph.keys.rows_of(names)
-        _refuse(rows < 0, names, source, done, "is not a key of the store")
-        return rows
-    rows = names.to_numpy()
-    _refuse((rows < 0) | (rows >= graph.num_nodes), names, source, done, f"is not one of {graph.num_nodes:,} nodes")
-    return rows
-
-
-def whole_numbers(names: pa.Array, source: NameSource, done: int) -> pa.Array:
-    """Names as int64; text is read as numbers. ``done`` rows came before these."""
-    try:
-        return names.cast(pa.int64())
-    except pa.ArrowInvalid:
-        texts = names.to_pylist()
-    is_bad = np.array([not _is_number(text) for text in texts])
-    _refuse(is_bad, names, source, done, "is not a whole number")
-    raise InvalidInputError("a number is too large", where=source.origin, expected="whole numbers below 2^63")
-
-
-def _is_number(text: object) -> bool:
-    try:
-        int(str(text))
-    except ValueError:
-        return False
-    return True
-
-
-def _refuse(is_bad: NDArray[np.bool_], names: pa.Array, source: NameSource, done: int, how: str) -> None:
-    if is_bad.any():
-        row = int(np.argmax(is_bad))
-        raise InvalidInputError(f"{names[row].as_py()!r:.200} {how}", where=source.where(done + row))
+def _where(source: NameSource, done: int, row: int) -> str:
+    return source.where(done + row)
 
 
 def _open(path: Path, columns: tuple[str, ...]) -> NameSource:

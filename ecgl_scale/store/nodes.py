@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,14 @@ def write_columns(
     *,
     num_classes: int | None,
     may_lack_classes: bool = False,
+    known_classes: int = 0,
     batch_rows: int = BATCH_ROWS,
     on_rows: Callable[[int], None],
 ) -> WrittenColumns:
-    """Stream all columns side by side into one file and check them. Memory: a batch of every column, twice."""
+    """Stream all columns side by side into one file and check them. Memory: a batch of every column, twice.
+
+    The first ``known_classes`` classes have nodes elsewhere, and need none here.
+    """
     names = [column.name for column in columns]
     if len(set(names)) != len(names):
         raise InvalidInputError(f"two node columns have the same name: {sorted(names)}")
@@ -71,19 +75,19 @@ def write_columns(
                 next(stream, None)  # lets it see that nothing is left
         file = sink.finish()
     label = next((column for column in columns if column.name == LABEL), None)
-    found = None if label is None else class_counts.finish(label, num_classes, may_lack_classes)
+    found = None if label is None else class_counts.finish(label, num_classes, may_lack_classes, known_classes)
     return WrittenColumns(file, {field.name: str(field.type) for field in schema}, found)
 
 
 class NodeColumns:
     """The node columns of an open store."""
 
-    def __init__(self, files: StoreFiles, name: str, expected: WrittenFile, types: dict[str, str]) -> None:
+    def __init__(self, files: StoreFiles, expected: Mapping[str, WrittenFile], types: dict[str, str]) -> None:
+        """``expected`` are the files of the columns, one after the other: that of each generation with new rows."""
         self._files = files
-        self._name = name
         self._expected = expected
         self.types = types
-        self._checked = False
+        self._checked: set[str] = set()
 
     @property
     def names(self) -> list[str]:
@@ -98,20 +102,21 @@ class NodeColumns:
     def blocks(self, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """First row and values of each batch, as views of the mapped file."""
         if name not in self.types:
-            where = self._files.location / self._name
+            where = self._files.location / next(iter(self._expected))
             raise UsageError(f"the store has no node column {name!r}", where=where, expected=f"one of {self.names}")
-        path = self._files.path(self._name)
-        mapped = map_checked(path, self._expected, check_crc=not self._checked)
-        self._checked = True
-        try:
-            reader = pa.ipc.open_file(mapped)
-        except pa.ArrowException as error:
-            raise corrupt(path, f"is not an Arrow file: {error}") from error
         start = 0
-        for index in range(reader.num_record_batches):
-            column = reader.get_batch(index).column(name)
-            yield start, column.to_numpy(zero_copy_only=not pa.types.is_boolean(column.type))
-            start += len(column)
+        for file, expected in self._expected.items():
+            path = self._files.path(file)
+            mapped = map_checked(path, expected, check_crc=file not in self._checked)
+            self._checked.add(file)
+            try:
+                reader = pa.ipc.open_file(mapped)
+            except pa.ArrowException as error:
+                raise corrupt(path, f"is not an Arrow file: {error}") from error
+            for index in range(reader.num_record_batches):
+                column = reader.get_batch(index).column(name)
+                yield start, column.to_numpy(zero_copy_only=not pa.types.is_boolean(column.type))
+                start += len(column)
 
 
 class _ClassCounts:
@@ -133,10 +138,10 @@ class _ClassCounts:
         counts[: self._counts.size] += self._counts
         self._counts = counts
 
-    def finish(self, column: ColumnSource, num_classes: int | None, may_lack_classes: bool) -> int:
-        found = int(self._counts.size)
+    def finish(self, column: ColumnSource, num_classes: int | None, may_lack_classes: bool, known_classes: int) -> int:
+        found = max(int(self._counts.size), known_classes)
         wanted = found if num_classes is None else num_classes
-        empty = np.flatnonzero(self._counts[:wanted] == 0)
+        empty = known_classes + np.flatnonzero(self._counts[known_classes:wanted] == 0)
         if found > wanted:
             raise InvalidInputError(f"label {found - 1} is not one of the {wanted} classes", where=column.origin)
         if may_lack_classes:

@@ -24,11 +24,14 @@ from ecgl_scale.base.objects.url import AnyPath, ObjectUrl
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import CorruptStoreError, InvalidInputError, LockedError, StoreExistsError
 from ecgl_scale.store.build import build_store
+from ecgl_scale.store.compose import is_beside, manifest_names
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.format import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, encode_manifest
-from ecgl_scale.store.remote import UPLOAD_NAME, mirror_key, read_manifest
+from ecgl_scale.store.remote import UPLOAD_NAME, mirror_key
 from ecgl_scale.store.source import GraphSource
+from ecgl_scale.store.view import read_manifest
 
+PUT_STAGE = "put objects"
 PUTS_AT_ONCE = 4
 """Files that are put at the same time. Memory: 10 MiB each."""
 
@@ -106,11 +109,13 @@ def _named_by_manifest(url: ObjectUrl, found: Any) -> set[str]:
     if MANIFEST_NAME not in found:
         return set()
     try:
-        return set(read_manifest(url).files)
+        manifest = read_manifest(url)
     except CorruptStoreError as error:
         raise StoreExistsError(
             f"the target exists and cannot be told to be a store: {error.what}", where=url, fix="remove it first"
         ) from error
+    beside = {name for name in found if is_beside(name, manifest)}
+    return {*manifest.files, *manifest_names(manifest), *beside}
 
 
 def _named_by_upload(client: ObjectClient) -> set[str]:
@@ -130,8 +135,7 @@ def put_store(built: Path, url: ObjectUrl, manifest: Manifest, before: set[str],
     client, names = ObjectClient(url), sorted(manifest.files)
     client.put_bytes(UPLOAD_NAME, json.dumps({"files": sorted(before.union(names))}).encode())
     client.delete([MANIFEST_NAME])
-    stage = "put objects"
-    resources.on_event(StageStarted(stage, manifest.total_bytes, "bytes"))
+    resources.on_event(StageStarted(PUT_STAGE, manifest.total_bytes, "bytes"))
     tags: dict[str, str | None] = {}
     done_bytes = 0
     pool = ThreadPoolExecutor(PUTS_AT_ONCE, thread_name_prefix="put")
@@ -139,11 +143,11 @@ def put_store(built: Path, url: ObjectUrl, manifest: Manifest, before: set[str],
         for name, tag in zip(names, pool.map(lambda name: client.put_file(name, built / name), names), strict=True):
             tags[name] = tag
             done_bytes += manifest.files[name].size_bytes
-            resources.on_event(BlockFinished(stage, done_bytes))
+            resources.on_event(BlockFinished(PUT_STAGE, done_bytes))
     finally:
         pool.shutdown(cancel_futures=True)
     client.delete(before.difference(names))
-    _refuse_other_writer(client, manifest, tags)
+    refuse_other_writer(client, {name: manifest.files[name].size_bytes for name in names}, tags)
     try:
         client.put_bytes(MANIFEST_NAME, encode_manifest(manifest).encode(), is_new=True)
     except StoreExistsError as error:
@@ -151,12 +155,12 @@ def put_store(built: Path, url: ObjectUrl, manifest: Manifest, before: set[str],
     client.delete([UPLOAD_NAME])
 
 
-def _refuse_other_writer(client: ObjectClient, manifest: Manifest, tags: dict[str, str | None]) -> None:
+def refuse_other_writer(client: ObjectClient, sizes: dict[str, int], tags: dict[str, str | None]) -> None:
     """Refuse to finish a store of which somebody else has replaced objects since we put them."""
     found = client.list()
     for name, tag in tags.items():
         now = found.get(name)
-        same = now is not None and now.size_bytes == manifest.files[name].size_bytes
+        same = now is not None and now.size_bytes == sizes[name]
         if now is None or not same or (tag and now.tag and tag != now.tag):
             raise LockedError(
                 "another process is writing this target",

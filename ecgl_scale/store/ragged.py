@@ -21,6 +21,9 @@ from ecgl_scale.base.durable import DurableWriter, WrittenFile, crc32c_of, stora
 from ecgl_scale.errors import IncompleteStoreError
 from ecgl_scale.store.checked import corrupt
 
+WHOLE_FROM_SHARE = 8
+"""A file is read, and compared with its crc32c, as a whole where one in so many of its rows is wanted."""
+
 
 @dataclass(frozen=True)
 class Ragged:
@@ -52,7 +55,7 @@ def read_ragged(path: Path, expected: WrittenFile, *, check_crc: bool, is_stream
 
     ``is_streamed``: the values will be read past the map, so looking at the offsets must not bring them in.
     """
-    mapped = _map_sparingly(path, expected) if is_streamed else map_checked(path, expected, check_crc=check_crc)
+    mapped = map_sparingly(path, expected) if is_streamed else map_checked(path, expected, check_crc=check_crc)
     map_address = mapped.read_buffer(1).address
     try:
         column = pa.ipc.open_file(mapped).get_batch(0).column(0)
@@ -74,7 +77,7 @@ def map_checked(path: Path, expected: WrittenFile, *, check_crc: bool) -> pa.Mem
     return mapped
 
 
-def _map_sparingly(path: Path, expected: WrittenFile) -> pa.BufferReader:
+def map_sparingly(path: Path, expected: WrittenFile) -> pa.BufferReader:
     """Map a file without the system's read-ahead, which is megabytes at each place that is looked at."""
     check_size(path, expected)
     with storage_errors(path), path.open("rb") as file:

@@ -14,42 +14,26 @@ from itertools import pairwise
 from pathlib import Path
 
 from ecgl_scale.base.durable import crc32c_of
-from ecgl_scale.base.objects.client import NoObjectError, ObjectClient
+from ecgl_scale.base.objects.client import ObjectClient
 from ecgl_scale.base.objects.fetch import check_object, fetch_file
 from ecgl_scale.base.objects.mirror import Mirror, Mirrored
 from ecgl_scale.base.objects.url import AnyPath, ObjectUrl
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError
+from ecgl_scale.store.compose import is_beside, manifest_names
 from ecgl_scale.store.files import LocalFiles, StoreFiles
 from ecgl_scale.store.format import (
     MANIFEST_NAME,
-    MAX_MANIFEST_BYTES,
     FileRecord,
     Manifest,
     encode_manifest,
     probe_windows,
 )
+from ecgl_scale.store.view import split_address
 
 UPLOAD_NAME = ".uploading"
 """Names what is being put, so that a rerun knows what of an interrupted upload it may replace."""
 FETCHES_AT_ONCE = 2
 """Files that come at the same time. Memory: 20 MiB each."""
-
-
-def read_manifest(location: AnyPath) -> Manifest:
-    """Read and check the manifest of a store, wherever it is."""
-    if isinstance(location, Path):
-        return Manifest.read(location)
-    where = location / MANIFEST_NAME
-    try:
-        raw = ObjectClient(location).read_whole(MANIFEST_NAME, MAX_MANIFEST_BYTES)
-    except NoObjectError as error:
-        raise IncompleteStoreError(
-            "there is no store here: it has no manifest",
-            where=where,
-            expected="what ecgl ingest or generate has put there",
-            fix="check the URL; or run the ingest again, if it was stopped before its end",
-        ) from error
-    return Manifest.parse(raw, where)
 
 
 def is_taken(location: AnyPath) -> bool:
@@ -68,7 +52,8 @@ def check_objects(url: ObjectUrl, manifest: Manifest) -> None:
         if found[name].size_bytes != record.size_bytes:
             how = f"has {found[name].size_bytes:,} bytes, the manifest says {record.size_bytes:,}"
             raise CorruptStoreError(f"an object of the store {how}", where=url / name, fix=_PUT_AGAIN)
-    strangers = sorted(found.keys() - manifest.files.keys() - {MANIFEST_NAME, UPLOAD_NAME})
+    others = found.keys() - manifest.files.keys() - manifest_names(manifest) - {UPLOAD_NAME}
+    strangers = sorted(name for name in others if not is_beside(name, manifest))
     if strangers:
         raise CorruptStoreError(
             "the store holds something its manifest does not name",
@@ -170,4 +155,5 @@ def _folder(name: str) -> str:
 
 def manifest_files(location: AnyPath) -> list[Path]:
     """Files by which workers are asked whether they see the store; a URL is the same for all."""
-    return [location / MANIFEST_NAME] if isinstance(location, Path) else []
+    store = split_address(location)[0]
+    return [store / MANIFEST_NAME] if isinstance(store, Path) else []

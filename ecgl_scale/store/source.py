@@ -161,8 +161,8 @@ class GraphSource:
 
     @property
     def keys(self) -> NameSource | None:
-        """The column with the keys of the nodes; None where they have none."""
-        if self.id_column is None:
+        """The column with the keys of the nodes; None where they have none, or there are no nodes."""
+        if self.id_column is None or not self.num_nodes:
             return None
         for column in self.columns:
             if isinstance(column, NameSource) and column.name == self.id_column:

@@ -2,7 +2,7 @@
 
 ``check_files`` compares names, kinds, sizes and probes with the manifest: missing, emptied, truncated, swapped, stale
 and linked files are found without reading much. ``verify_store`` reads everything: crc32c of all bytes, rows sorted
-and in range, tiles holding the same edges.
+and in range, tiles holding the same edges, keys leading to their rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ecgl_scale.base.buffers import ReusableBytes
 from ecgl_scale.base.direct import SECTOR_BYTES, open_direct, round_up
 from ecgl_scale.base.durable import crc32c_of, storage_errors
 from ecgl_scale.base.events import BlockFinished, StageStarted
-from ecgl_scale.base.objects.url import AnyPath, ObjectUrl, absolute_text, location_of
+from ecgl_scale.base.objects.url import AnyPath, ObjectUrl
 from ecgl_scale.engine.block import Block, split_blocks
 from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.executor import run_blocks
@@ -31,13 +31,19 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
 from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.store.checked import corrupt
+from ecgl_scale.store.compose import address_of, is_beside, manifest_names, stored_blocks
+from ecgl_scale.store.edges.older import held_bytes, part_bytes
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import open_features
 from ecgl_scale.store.files import StoreFiles
-from ecgl_scale.store.format import MANIFEST_NAME, FileRecord, Manifest, probe_file
+from ecgl_scale.store.format import FileRecord, Manifest, probe_file
+from ecgl_scale.store.generation import GENERATIONS_DIRECTORY
+from ecgl_scale.store.keys.check import check_keys
+from ecgl_scale.store.keys.read import open_keys
 from ecgl_scale.store.ragged import Ragged, check_size
-from ecgl_scale.store.remote import MirroredFiles, check_objects, check_probes, files_of, read_manifest
+from ecgl_scale.store.remote import MirroredFiles, check_objects, check_probes, files_of
+from ecgl_scale.store.view import read_view
 from ecgl_scale.units import MIB, format_bytes
 
 READ_BYTES = 8 * MIB
@@ -76,8 +82,8 @@ def check_files(store: AnyPath, manifest: Manifest) -> None:
 
 def _refuse_strangers(store: Path, manifest: Manifest) -> None:
     """A link could lead anywhere, and a file we did not write may be a leftover that some reader takes for ours."""
-    known = {MANIFEST_NAME, *manifest.files}
-    folders = {str(parent) for name in manifest.files for parent in Path(name).parents}
+    known = manifest_names(manifest) | manifest.files.keys()
+    folders = {str(parent) for name in known for parent in Path(name).parents} | {GENERATIONS_DIRECTORY}
     pending = [store]
     while pending:
         directory = pending.pop()
@@ -86,6 +92,8 @@ def _refuse_strangers(store: Path, manifest: Manifest) -> None:
                 name = str(Path(entry.path).relative_to(store))
                 if entry.is_symlink():
                     raise corrupt(Path(entry.path), "is a symbolic link")
+                if is_beside(name, manifest):
+                    continue
                 if entry.is_dir():
                     if name not in folders:
                         raise _stranger(Path(entry.path))
@@ -128,8 +136,9 @@ def _check_file(path: Path, record: FileRecord, memory: ReusableBytes) -> None:
 
 
 def verify_store(store: AnyPath, resources: Resources, *, fast: bool = False) -> VerifyReport:
-    """Check files; unless ``fast``, also every byte, every row and every tile."""
-    manifest = read_manifest(store)
+    """Check files; unless ``fast``, also every byte, every row and every tile, of all generations up to the address."""
+    view = read_view(store)
+    store, manifest = view.location, view.manifest
     check_files(store, manifest)
     if fast and isinstance(store, ObjectUrl):
         check_probes(store, manifest)
@@ -143,13 +152,16 @@ def verify_store(store: AnyPath, resources: Resources, *, fast: bool = False) ->
         if found != manifest.edges.num_edges:
             expected = f"{manifest.edges.num_edges:,}"
             raise CorruptStoreError(f"the blocks hold {found:,} edges", where=store, expected=expected)
+        if (keys := open_keys(files, manifest)) is not None:
+            check_keys(keys, resources.on_event)
     return VerifyReport(len(manifest.files), manifest.total_bytes, manifest.num_nodes, manifest.edges.num_edges)
 
 
 def plan_verify_worker(manifest: Manifest, *, threads: int) -> StagePlan:
     """What a worker needs: a buffer for each thread, and the counts of a row of tiles; edges are mapped."""
     num_ranges = -(-manifest.num_nodes // RANGE_ROWS)
-    needed = threads * (READ_BYTES + TILE_COUNT_BYTES * num_ranges) + RESERVE_BYTES
+    merged_bytes = _merged_bytes(manifest)
+    needed = threads * (max(READ_BYTES, merged_bytes) + TILE_COUNT_BYTES * num_ranges) + RESERVE_BYTES
     return StagePlan("verify", needed, f"{format_bytes(READ_BYTES)} for each of {threads} threads", setting="threads")
 
 
@@ -180,14 +192,13 @@ class _StoreCheck(Work[ReusableBytes, Checked]):
 
     def describe(self) -> Json:
         """Name the store."""
-        return {"store": absolute_text(self._files.location)}
+        return {"store": address_of(self._files.location, self._manifest)}
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> Self:  # noqa: ARG003
         """Open the store's manifest again."""
-        location = location_of(description["store"])
-        manifest = read_manifest(location)
-        return cls(files_of(location, manifest), manifest)
+        view = read_view(description["store"])
+        return cls(files_of(view.location, view.manifest), view.manifest)
 
     def scratch(self) -> ReusableBytes:
         """A buffer to read files into."""
@@ -222,6 +233,7 @@ class RowCheck(_StoreCheck):
         super().__init__(files, manifest)
         self._edges, self._tiles = EdgeStore(files, manifest), TileStore(files, manifest)
         self._edges.trust_bytes()
+        self._edges.older.trust_bytes()
         self._tiles.trust_bytes()
 
     def blocks(self) -> list[Block]:
@@ -229,28 +241,39 @@ class RowCheck(_StoreCheck):
         return self._edges.blocks()
 
     def run(self, block: Block, given: Json, scratch: ReusableBytes) -> Checked:  # noqa: ARG002
-        """Check rows, then tiles."""
-        rows, manifest = self._edges.read(block), self._manifest
-        bad_row = find_bad_row(rows.offsets, rows.values, manifest.num_nodes, manifest.edges.keeps_duplicates)
-        if rows.offsets.size != block.num_rows + 1 or bad_row >= 0:
+        """Check rows, then tiles, then edges that came later: their order, and that they are no edges once more."""
+        rows, keeps_duplicates = self._edges.own_rows(block), self._manifest.edges.keeps_duplicates
+        bad_row = find_bad_row(rows.offsets, rows.values, self._manifest.num_nodes, keeps_duplicates)
+        if bad_row >= 0:
             raise corrupt(self._edges.path(block), f"holds a bad row {block.start + max(bad_row, 0)}")
-        _check_tiles(self._tiles, block, rows, manifest)
-        return Checked(int(rows.values.size))
+        _check_tiles(self._tiles, block, rows, keeps_duplicates)
+        merged = self._edges.rows(block)
+        for first, part in merged.parts(0, block.num_rows) if self._edges.older_pairs(block) else ():
+            bad_row = find_bad_row(part.offsets, part.values, self._manifest.num_nodes, keeps_duplicates)
+            if bad_row >= 0:
+                path = self._edges.older_paths(block)[-1]
+                raise corrupt(path, f"holds an edge into row {block.start + first + bad_row} that was there before")
+        return Checked(merged.num_edges)
 
 
-def _check_tiles(tiles: TileStore, block: Block, rows: Ragged, manifest: Manifest) -> None:
+def _merged_bytes(manifest: Manifest) -> int:
+    """What a thread holds of the rows of a block that edges came into later, a part of them merged."""
+    id_dtype = np.dtype(manifest.edges.id_dtype)
+    return max(held_bytes(block, id_dtype) + part_bytes(block, id_dtype) for block in stored_blocks(manifest))
+
+
+def _check_tiles(tiles: TileStore, block: Block, rows: Ragged, keeps_duplicates: bool) -> None:
     """Same edges, range by range: the number in each tile, their order, their ids, and a checksum of them all."""
     stripe, width = tiles.read(block), tiles.width(block)
-    if stripe.offsets.size != tiles.num_ranges * width + 1:
+    num_ranges = tiles.num_ranges_of(block)
+    if stripe.offsets.size != num_ranges * width + 1:
         raise corrupt(tiles.path(block), "has the wrong number of tiles")
     for d in range(width):
         offsets = rows.offsets[d * RANGE_ROWS : (d + 1) * RANGE_ROWS + 1]
-        counts = np.zeros(tiles.num_ranges, np.int64)
+        counts = np.zeros(num_ranges, np.int64)
         count_tiles(rows.values[offsets[0] : offsets[-1]], counts)
         bounds: NDArray[Any] = np.column_stack([stripe.offsets[d:-1:width], stripe.offsets[d + 1 :: width]])
-        bad_tile = find_bad_tile(
-            stripe.values, bounds.ravel(), offsets.size - 1, manifest.num_nodes, manifest.edges.keeps_duplicates
-        )
+        bad_tile = find_bad_tile(stripe.values, bounds.ravel(), offsets.size - 1, tiles.num_nodes, keeps_duplicates)
         first_row = block.start + d * RANGE_ROWS
         same = (
             bad_tile < 0

@@ -73,7 +73,7 @@ def _arrived(stream: TaskStream, graph: GraphStore, ids: Ids) -> Ids:
     return counts
 
 
-def name_of(stream: TaskStream, asked: str | Any, classes: list[int]) -> str:
+def name_of(stream: TaskStream, graph: GraphStore, asked: str | Any, classes: list[int]) -> str:
     """What a task is called that nobody has named: by its condition, or by its classes, as streams name theirs."""
     if isinstance(asked, str):
         where = Where.parse(asked)
@@ -81,4 +81,4 @@ def name_of(stream: TaskStream, asked: str | Any, classes: list[int]) -> str:
             return f"{where.column} {where.values[0]}"
         if where.column != LABEL:
             return str(where)
-    return "classes " + ", ".join(str(label) for label in classes)
+    return "classes " + ", ".join(graph.class_name(label) for label in classes)

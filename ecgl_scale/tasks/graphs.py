@@ -127,7 +127,7 @@ def plan_extract(
         formula=f"{subset.map_dtype.itemsize} bytes a node of the whole graph + 40 MiB"
         f" + {shares.threads} thread{'s' * (shares.threads > 1)} x {thread_bytes >> 20} MiB"
         " + edges of the subset that stay in memory",
-        read_bytes=sum(graph.edges.expected(block).size_bytes for block in subset.blocks) + feature_read,
+        read_bytes=sum(graph.edges.file_bytes(block) for block in subset.blocks) + feature_read,
         written_bytes=num_keys * 2 * graph.edges.id_dtype.itemsize + 20 * node_ids.size + feature_written,
         passes=1,
         blocks=len(subset.blocks),

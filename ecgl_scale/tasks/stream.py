@@ -33,7 +33,6 @@ from ecgl_scale.tasks.task_nodes import (
     at_generation,
     class_blocks,
     collect_ids,
-    generations_of,
     split_task,
     too_small,
 )
@@ -68,6 +67,7 @@ class TaskStream(Sequence[Task]):
         self.dropped = dropped
         self.settings = settings
         self.num_nodes = graph.num_nodes
+        self.class_names = graph.class_names
         self.split_hash = hash_split((task.node_ids, task.parts) for task in tasks)
         self._head = np.full(graph.num_nodes, -1, np.int16 if len(classes) < 1 << 15 else np.int32)
         for task, of_task in zip(tasks, positions, strict=True):
@@ -80,7 +80,7 @@ class TaskStream(Sequence[Task]):
         *,
         classes_per_task: int = 2,
         seed: int = 0,
-        class_order: Sequence[int] | None = None,
+        class_order: Sequence[int | str] | None = None,
         split: str = "seeded",
         fractions: Sequence[float] = (0.6, 0.2, 0.2),
         min_class_nodes: int = 2,
@@ -94,7 +94,8 @@ class TaskStream(Sequence[Task]):
         Parameters
         ----------
         class_order
-            Label ids in the order in which they come; classes that it leaves out are in no task.
+            Label ids, or the names of classes where they have names, in the order in which they come; classes that
+            it leaves out are in no task.
         split
             ``seeded`` by ``fractions`` for every class on its own (see ``split``), or ``store``: its column ``split``.
 
@@ -112,7 +113,7 @@ class TaskStream(Sequence[Task]):
         task_of_label = np.full(num_labels, -1, np.int64)
         for index, block in enumerate(blocks):
             task_of_label[block] = index
-        names = ["classes " + ", ".join(str(label) for label in sorted(block)) for block in blocks]
+        names = ["classes " + ", ".join(graph.class_name(label) for label in sorted(block)) for block in blocks]
 
         def tasks_of(start: int, labels: NDArray[Any]) -> Ids:
             del start
@@ -160,12 +161,12 @@ class TaskStream(Sequence[Task]):
         generation without nodes to learn is no task.
         """
         stream = cls.empty(graph, **options)
-        for number, (first, stop) in enumerate(generations_of(graph)):
-            own = at_generation(graph, number)
+        for info in graph.generations:
+            own, ids = at_generation(graph, info.number), np.arange(info.first_node, info.num_nodes)
             try:
-                stream = stream.add(own, np.arange(first, stop), f"generation {number}", on_event=on_event)
+                stream = stream.add(own, ids, f"generation {info.number}", on_event=on_event)
             except InvalidInputError as error:
-                on_event(Note(f"generation {number} is no task: {error.what}", is_warning=True))
+                on_event(Note(f"generation {info.number} is no task: {error.what}", is_warning=True))
         if not len(stream):
             raise InvalidInputError("there is no task: no generation has nodes to learn", where=graph.path)
         return stream._with(graph, [], on_event)
@@ -196,10 +197,11 @@ class TaskStream(Sequence[Task]):
         """
         ids, small = next_nodes(self, graph, nodes)
         for gone in small:
-            text = f"class {gone.label} ({gone.num_nodes:,} nodes) is not in task {len(self)}: {gone.reason}"
+            about = f"class {graph.class_name(gone.label)} ({gone.num_nodes:,} nodes)"
+            text = f"{about} is not in task {len(self)}: {gone.reason}"
             on_event(Note(text, is_warning=True))
         classes = np.unique(read_column(graph, LABEL, ids)).tolist()
-        return self._with(graph, [(name or name_of(self, nodes, classes), graph, ids)], on_event)
+        return self._with(graph, [(name or name_of(self, graph, nodes, classes), graph, ids)], on_event)
 
     @classmethod
     def _assemble(
@@ -216,7 +218,7 @@ class TaskStream(Sequence[Task]):
                 "there is no task: the store has too few classes or labelled nodes", where=graph.path
             )
         for gone in dropped:
-            text = f"class {gone.label} ({gone.num_nodes:,} nodes) is in no task: {gone.reason}"
+            text = f"class {graph.class_name(gone.label)} ({gone.num_nodes:,} nodes) is in no task: {gone.reason}"
             on_event(Note(text, is_warning=True))
         stream = cls(graph, [], classes=(), positions=[], dropped=tuple(dropped), settings=settings)
         ids = collect_ids(graph, len(names), tasks_of)

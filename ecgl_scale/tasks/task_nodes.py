@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from ecgl_scale.tasks.stream import TaskStream
 
 
+SHOWN_CLASSES = 20
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """One step of the stream. Ids are global and ascending."""
@@ -133,27 +136,33 @@ def count_labels(graph: GraphStore) -> Ids:
     return counts
 
 
-def checked_order(class_order: Sequence[int] | None, counts: Ids) -> list[int]:
-    """The classes in the order in which they come; labels there are none of, or twice, are refused."""
+def checked_order(class_order: Sequence[int | str] | None, counts: Ids, graph: GraphStore) -> list[int]:
+    """The classes in the order in which they come; labels there are none of, or twice, are refused.
+
+    Where classes have names, the order is one of names, be they numbers (1, 2, 6) or words.
+    """
     present = np.flatnonzero(counts).tolist()
     if class_order is None:
         return present
-    order = [int(label) for label in class_order]
-    unknown = sorted(set(order) - set(present))
+    number_of = {graph.class_name(label): label for label in present}
+    unknown = [name for name in class_order if str(name) not in number_of]
     if unknown:
-        raise UsageError(f"no node has label {unknown[0]} of the class order", expected=f"labels up to {present[-1]}")
+        shown = ", ".join([*number_of][:SHOWN_CLASSES]) + (", ..." if len(number_of) > SHOWN_CLASSES else "")
+        expected = f"labels up to {present[-1]}" if graph.class_names is None else f"classes: {shown}"
+        raise UsageError(f"no node has label {unknown[0]} of the class order", expected=expected)
+    order = [number_of[str(name)] for name in class_order]
     if len(set(order)) != len(order):
-        repeated = next(label for label in order if order.count(label) > 1)
+        repeated = next(name for name in class_order if [*map(str, class_order)].count(str(name)) > 1)
         raise UsageError(f"label {repeated} is in the class order more than once")
     return order
 
 
 def class_blocks(
-    graph: GraphStore, classes_per_task: int, class_order: Sequence[int] | None, min_class_nodes: int
+    graph: GraphStore, classes_per_task: int, class_order: Sequence[int | str] | None, min_class_nodes: int
 ) -> tuple[list[list[int]], list[DroppedClass], int]:
     """The classes of each task, those that are in none, and the number of label ids there are."""
     counts = count_labels(graph)
-    order = checked_order(class_order, counts)
+    order = checked_order(class_order, counts, graph)
     given = set(order)
     dropped = [
         DroppedClass(label, int(counts[label]), "not in the class order")
@@ -207,27 +216,16 @@ def split_task(
         parts = np.asarray(read_column(graph, SPLIT, ids), np.int8)
     of_task = np.unique(labels).tolist()
     classes = (*known, *sorted(set(of_task) - set(known)))
-    task = make_task(index, name, of_task, classes, ids, parts, generation=generation_of(graph))
+    task = make_task(index, name, of_task, classes, ids, parts, generation=graph.generation)
     check_parts(graph, task, labels, parts, on_event)
     return task, labels, classes
 
 
-def generation_of(graph: GraphStore) -> int:
-    """The generation of a store that is open."""
-    return int(getattr(graph, "generation", 0))
-
-
-def generations_of(graph: GraphStore) -> list[tuple[int, int]]:
-    """First node of each generation up to the one that is open, and the first after it."""
-    infos = getattr(graph, "generations", ())[: generation_of(graph) + 1]
-    return [(info.first_node, info.num_nodes) for info in infos] or [(0, graph.num_nodes)]
-
-
 def at_generation(graph: GraphStore, generation: int | None) -> GraphStore:
     """The store as it was at a generation; itself where that is the one that is open."""
-    if generation is None or generation == generation_of(graph):
+    if generation is None or generation == graph.generation:
         return graph
-    return GraphStore.open(f"{graph.path}#generation={generation}")
+    return GraphStore.open(graph.path, generation=generation)
 
 
 def make_task(

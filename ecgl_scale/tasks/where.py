@@ -74,7 +74,7 @@ class Where:
 
     def _number(self, graph: GraphStore, text: str) -> float | int:
         """A value as the column has it; of labels that have names, the number of the name."""
-        names = getattr(graph, "class_names", None)
+        names = graph.class_names
         if self.column == LABEL and names is not None:
             if text not in names:
                 raise InvalidInputError(f"the store has no class {text!r}", where=graph.path, expected=_some(names))

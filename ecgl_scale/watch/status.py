@@ -6,6 +6,7 @@ Nothing is locked or written, so looking never disturbs the run, nor a run that 
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import time
 from collections.abc import Callable
@@ -236,6 +237,11 @@ def holds_lock(path: Path, pid: int, *, locks: Path = Path("/proc/locks")) -> bo
 
 def resume_command(path: Path) -> str:
     """What to type to go on; from the folder in which the run was begun, as a config's paths are relative to it."""
+    origin = read_object(path / "origin.json")
+    if origin:  # an update
+        where = f" --where {shlex.quote(str(origin['where']))}" if origin.get("where") else ""
+        store = read_settings(path / "config.yaml").get("store", "STORE")
+        return f"ecgl update {origin.get('model', 'MODEL')} {store} --out {path}{where} --resume"
     return f"ecgl run {path / 'config.yaml'} --out {path} --resume"
 
 

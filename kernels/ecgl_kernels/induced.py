@@ -44,3 +44,24 @@ def keep_edges(
                     kept += 1
         row += 1
     return kept
+
+
+@kernel
+def keep_pairs(
+    targets: NDArray[Any],
+    sources: NDArray[Any],
+    local_of: NDArray[Any],
+    out_src: NDArray[Any],
+    out_dst: NDArray[Any],
+) -> int:
+    """Write those of the edges ``sources[i] -> targets[i]`` whose ends are both kept; return how many there are."""
+    kept = 0
+    for i in range(targets.size):
+        target = local_of[targets[i]]
+        if target >= 0:
+            source = local_of[sources[i]]
+            if source >= 0:
+                out_src[kept] = source
+                out_dst[kept] = target
+                kept += 1
+    return kept

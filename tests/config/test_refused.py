@@ -84,7 +84,7 @@ def test_a_key_that_is_no_text_is_unknown() -> None:
         ("tasks.classes_per_task=0", "integer >= 1"),
         ("tasks.fractions=[1, 0]", "three numbers from 0 to 1 that sum to 1"),
         ("tasks.fractions=[0.5, 0.5, 0, 0]", "three numbers from 0 to 1 that sum to 1"),
-        ("tasks.class_order=[-1]", "list of integers >= 0 or null"),
+        ("tasks.class_order=[-1]", "list of labels or class names, or null"),
         (
             "method=ecg",
             f"{', '.join(method_names())} or package.module:Class",

@@ -216,6 +216,7 @@ def test_the_digest_is_of_what_changes_results() -> None:
     same = ["memory=3GiB", "threads=7", "cache=there", "learn.block_rows=9", "learn.device=cpu", "infer.backend=torch"]
     same += ["infer.partitioner=ldg", "infer.partitions=5", "engine.ranks=4", "engine.workers=3"]
     same += ["engine.scheduler=there.json", "engine.worker_memory=1GiB", "engine.worker_threads=2", "engine.tls=keys"]
+    same += ["tasks.keep_tests=true"]
     assert {text.partition("=")[0] for text in same} == set(NOT_IN_DIGEST)
     assert config_from_mapping(MINIMAL, overrides=same).digest() == plain.digest()
     assert len(plain.digest()) == 64

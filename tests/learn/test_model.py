@@ -220,6 +220,34 @@ def test_an_impossible_shape_or_init_is_refused():
         SharedWeights.create(3, [], 2, init="xavier")
 
 
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("hidden", [[], [4]])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_head_grows_by_rows_of_zeros_that_lie_in_memory_as_the_others(hidden, bias, by_columns):
+    weights = SharedWeights.create(7, hidden, 3, bias=bias, by_columns=by_columns)
+    before = [tensor.detach().clone() for tensor in weights.parameters()]
+    first = weights.layers[0][0]
+    weights.grow(2)
+    assert weights.widths == (7, *hidden, 5)
+    assert all(tensor.requires_grad and tensor.is_leaf for tensor in weights.parameters())
+    for old, now in zip(before, weights.parameters(), strict=True):
+        assert torch.equal(now[: len(old)], old)
+        assert not now[len(old) :].any()
+    assert weights.layers[0][0].stride() == ((1, 4 if hidden else 5) if by_columns else (7, 1))
+    assert (weights.layers[0][0] is first) is bool(hidden)
+
+
+def test_weights_take_over_those_of_a_narrower_head_and_leave_zeros_for_the_rest():
+    narrow, wide = SharedWeights.create(7, [4], 3, seed=1), SharedWeights.create(7, [4], 5, seed=2, by_columns=True)
+    tensors = wide.parameters()
+    wide.take(narrow.parameters())
+    assert all(one is other for one, other in zip(wide.parameters(), tensors, strict=True))
+    assert torch.equal(wide.layers[0][0], narrow.layers[0][0])
+    assert torch.equal(wide.layers[1][0][:3], narrow.layers[1][0])
+    assert not wide.layers[1][0][3:].any()
+    assert not wide.layers[1][1][3:].any()
+
+
 def test_a_copy_has_tensors_of_its_own_and_the_same_device_needs_none():
     weights = weights_of(3, 2)
     copy = weights.copy()

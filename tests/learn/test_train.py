@@ -296,6 +296,39 @@ def test_moments_are_carried_over_until_they_are_reset(segments_of):
     assert not any(tensor.abs().sum() for name, tensor in trainer.state().items() if name.startswith("adam."))
 
 
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_a_grown_head_goes_on_with_the_old_moments_and_none_for_new_rows(x, by_columns):
+    def segments(num_classes):
+        labels = np.arange(len(x)) % num_classes
+        positions, settings = [np.arange(num_classes)], LossSettings()
+        part = Labelled.of_task(0, labels, RowCache.from_array(x))
+        return make_segments([part], None, positions=positions, num_classes=num_classes, settings=settings)
+
+    trainer = Trainer(SharedWeights.create(x.shape[1], [6], 3, by_columns=by_columns), block_rows=100)
+    for epoch in range(3):
+        trainer.run_epoch(segments(3), task_index=0, epoch=epoch)
+    before = trainer.state()
+    trainer.grow_head(5)
+    after = trainer.state()
+    assert after["adam.step"] == before["adam.step"] == 3
+    for name, old in before.items():
+        if old.ndim:
+            assert torch.equal(after[name][: len(old)], old)
+            assert not after[name][len(old) :].any()
+    theirs = [torch.nn.Parameter(tensor.detach().clone()) for tensor in trainer.weights.parameters()]
+    adam = torch.optim.Adam(theirs, lr=0.005, weight_decay=0.0005)
+    for index, tensor in enumerate(theirs):
+        moments = {"exp_avg": after[f"adam.mean.{index}"], "exp_avg_sq": after[f"adam.square.{index}"]}
+        adam.state[tensor] = {"step": torch.tensor(3.0), **moments}
+    trainer.gradient(segments(5), task_index=1)
+    for tensor, ours in zip(theirs, trainer.weights.parameters(), strict=True):
+        tensor.grad = ours.grad.clone()
+    adam.step()
+    trainer.run_epoch(segments(5), task_index=1, epoch=0)
+    for tensor, ours in zip(theirs, trainer.weights.parameters(), strict=True):
+        torch.testing.assert_close(ours, tensor, rtol=1e-5, atol=1e-7)
+
+
 def test_a_penalty_is_added_to_loss_and_gradient(segments_of):
     plain, with_penalty = Trainer(weights()), Trainer(weights())
     first = plain.run_epoch(segments_of(), task_index=0, epoch=0)

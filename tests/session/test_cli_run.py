@@ -504,7 +504,7 @@ def test_infer_looks_at_its_output_before_it_computes(
     def compute(*_: object, **__: object) -> None:
         pytest.fail("it was computed in vain")
 
-    monkeypatch.setattr("ecgl_scale.session.infer.infer_logits", compute)
+    monkeypatch.setattr("ecgl_scale.session.infer_whole.infer_logits", compute)
     ran = run_cli("infer", run, copy, "--out", out)
     assert ran.code == 3, ran.stderr
     assert words in ran.stderr
@@ -520,7 +520,7 @@ def test_infer_that_fails_while_it_writes_leaves_no_part_of_a_file(
 
     out = tmp_path / "found.parquet"
     out.write_text("old")
-    monkeypatch.setattr("ecgl_scale.session.infer._columns", fail)
+    monkeypatch.setattr("ecgl_scale.session.score_table.scores_of", fail)
     ran = run_cli("infer", finished[0], store, "--out", out)
     assert ran.code == 5, ran.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["found.parquet"]

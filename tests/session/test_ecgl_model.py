@@ -228,6 +228,22 @@ def test_a_saved_model_is_loaded_and_evaluates_as_before(
     assert all(np.array_equal(one, two) for one, two in zip(again[0], learned.weights_.arrays()[0], strict=True))
 
 
+def test_a_model_of_the_first_tasks_knows_their_classes_only(
+    graph: GraphStore, tasks: TaskStream, tmp_path: Path
+) -> None:
+    model = ECGL(**{**SETTINGS, "setting": "task-il"}).fit_task(graph, tasks[0])
+    assert model.classes_ == (0, 1)
+    assert model.weights_.num_classes == 2
+    with pytest.raises(UsageError, match="task 1 has classes that are not learned yet"):
+        model.evaluate(graph, [tasks[1]])
+    model.fit_task(graph, tasks[1])
+    assert model.classes_ == (0, 1, 2, 3)
+    model.save(tmp_path / "model")
+    assert read_json(tmp_path / "model" / "weights" / "model.json")["classes"] == [0, 1, 2, 3]
+    seen = tasks.seen(tasks[1])
+    assert ECGL.load(tmp_path / "model").evaluate(graph, seen) == model.evaluate(graph, seen)
+
+
 def test_every_parameter_and_key_is_loaded_as_it_was(graph: GraphStore, tasks: TaskStream, tmp_path: Path) -> None:
     keys = {"rank.tol": 1e-6, "learn.bias": False, "threads": 1, "ewc.lambda": 3.0, "tasks.column": None}
     model = ECGL([8], budget=7, epochs=1, setting="task-il", preset="paper", seed=3, memory="2GiB", config=keys)

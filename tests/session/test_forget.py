@@ -97,14 +97,17 @@ def test_rows_and_ids_of_forgotten_nodes_are_in_no_file_and_the_model_learns_on(
     years = ("tasks.kind=time", "tasks.column=year", *KEPT)
     run(config_of(first, None, *years, *overrides), tmp_path / "model")
     known = set().union(*ids_of(tmp_path / "model").values())
-    assert has_any_row(tmp_path / "model", marked, SOME) and known & set(SOME.tolist())
+    assert has_any_row(tmp_path / "model", marked, SOME)
+    assert known & set(SOME.tolist())
     found = forget(tmp_path / "model", tmp_path / "after", Asked(SOME))
     check_forgotten(tmp_path / "after", marked, SOME)
-    assert found["num_asked"] == SOME.size and found["num_known"] == np.count_nonzero(marked.year[SOME] < 2002)
+    assert found["num_asked"] == SOME.size
+    assert found["num_known"] == np.count_nonzero(marked.year[SOME] < 2002)
     assert found["rows"]["split.parquet"] == found["num_known"]
     Basis.open(tmp_path / "after")
     results = update(tmp_path / "after", marked_store, tmp_path / "updated", where="year == 2002")
-    assert results["num_tasks"] == 3 and np.isfinite(results["aa"])
+    assert results["num_tasks"] == 3
+    assert np.isfinite(results["aa"])
     assert read_json(tmp_path / "updated" / "forgotten.json")["requests"][0]["num_asked"] == SOME.size
     earlier = pq.read_table(tmp_path / "updated" / "split.parquet", filters=[("task", "<", 2)])["node"].to_numpy()
     assert not np.isin(earlier, SOME).any()
@@ -115,7 +118,8 @@ def test_forgetting_nodes_leaves_weights_and_predictions_as_they_were(
 ) -> None:
     forget(trained, tmp_path / "after", Asked(SOME))
     before, after = (load_tensors(path / "weights/model.safetensors")[0] for path in (trained, tmp_path / "after"))
-    assert before.keys() == after.keys() and all(np.array_equal(before[name], after[name]) for name in before)
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
     for model in (trained, tmp_path / "after"):
         infer_store(model, marked_store, tmp_path / f"{model.name}.parquet")
     assert pq.read_table(tmp_path / "after.parquet").equals(pq.read_table(tmp_path / "model.parquet"))
@@ -141,12 +145,14 @@ def test_a_forgotten_class_has_no_rows_and_no_output_and_is_never_predicted(
 ) -> None:
     found = forget(trained, tmp_path / "after", Asked(class_name="3"))
     check_forgotten(tmp_path / "after", marked, np.flatnonzero(marked.y == 3))
-    assert found["num_known"] == np.count_nonzero(marked.y == 3) and found["rows"]["bank.arrow"] > 0
+    assert found["num_known"] == np.count_nonzero(marked.y == 3)
+    assert found["rows"]["bank.arrow"] > 0
     tensors = load_tensors(tmp_path / "after" / "weights" / "model.safetensors")[0]
     assert any(not array[3].any() for array in tensors.values() if len(array) == 6)
     before = infer_labels(trained, marked_store, tmp_path / "before.parquet")
     after = infer_labels(tmp_path / "after", marked_store, tmp_path / "after.parquet")
-    assert (before == 3).any() and not (after == 3).any()
+    assert (before == 3).any()
+    assert not (after == 3).any()
     assert np.array_equal(after[before != 3], before[before != 3])
     assert ECGL.load(tmp_path / "after").classes_ == (0, 1, 2, 3, 4, 5)
 
@@ -169,9 +175,11 @@ def test_a_class_that_comes_back_has_its_place_again_and_a_task_without_nodes_is
     assert Basis.open(model).saved.more["forgotten_classes"] == [2, 3]
     results = update(model, marked_store, tmp_path / "updated", where="label in 3, 4")
     assert [task["classes"] for task in results["tasks"]] == [[0, 1], [], [3, 4]]
-    assert results["matrix"][2][1] is None and np.isfinite(results["aa"])
+    assert results["matrix"][2][1] is None
+    assert np.isfinite(results["aa"])
     saved = Basis.open(tmp_path / "updated").saved
-    assert saved.classes == (0, 1, 2, 3, 4) and saved.more["forgotten_classes"] == [2]
+    assert saved.classes == (0, 1, 2, 3, 4)
+    assert saved.more["forgotten_classes"] == [2]
     assert 2 not in infer_labels(tmp_path / "updated", marked_store, tmp_path / "p.parquet")
 
 
@@ -183,7 +191,8 @@ def test_written_into_itself_a_model_gets_a_version_and_loses_the_older_ones(
     assert sorted(path.name for path in model.iterdir()) == [LOCK_NAME, "versions"]
     check_forgotten(model, marked, SOME)
     found = forget(model, model, Asked(SOME))
-    assert found["rows"] == {} and found["num_removed_versions"] == 1
+    assert found["rows"] == {}
+    assert found["num_removed_versions"] == 1
     assert [path.name for path in (model / "versions").iterdir()] == ["0002"]
     assert len(read_json(model / "versions" / "0002" / "forgotten.json")["requests"]) == 2
     more = np.arange(1, 900, 50)
@@ -203,7 +212,9 @@ def test_the_report_names_no_node_and_is_shown_again(trained: Path, tmp_path: Pa
     found = json.loads(ran.stdout)
     kept = read_json(tmp_path / "after" / "forgotten.json")["requests"][0]
     assert {name: found[name] for name in kept} == kept
-    assert kept["num_asked"] == SOME.size and "weights were trained on them" in kept["carries"][0] and not kept["exact"]
+    assert kept["num_asked"] == SOME.size
+    assert "weights were trained on them" in kept["carries"][0]
+    assert not kept["exact"]
     shown = run_cli("report", tmp_path / "after", "--json")
     assert json.loads(shown.stdout)["groups"][0]["forgotten"][0]["requests"] == [kept]
     assert "forgotten" in run_cli("report", tmp_path / "after").stdout
@@ -219,13 +230,15 @@ def test_nodes_are_named_by_key(marked: Drawn, tmp_path: Path) -> None:
     nodes.write_text("\n".join(map(str, keys[SOME])))
     asked = ("--nodes", nodes, "--id", "--out", tmp_path / "model")
     ran = run_cli("forget", tmp_path / "model", *asked)
-    assert ran.code == 0 and str(FIRST_KEY)[:9] not in ran.stdout, ran.stderr
+    assert ran.code == 0, ran.stderr
+    assert str(FIRST_KEY)[:9] not in ran.stdout
     check_forgotten(tmp_path / "model", marked, SOME)
     raw = all_bytes(tmp_path / "model")
     assert not any(str(key).encode() in raw or key.tobytes() in raw for key in keys[SOME])
     nodes.write_text("17\n")
     ran = run_cli("forget", tmp_path / "model", *asked)
-    assert ran.code == 3 and "nodes.txt" in ran.stderr
+    assert ran.code == 3
+    assert "nodes.txt" in ran.stderr
     store.rename(tmp_path / "moved.ecgl")
     assert run_cli("forget", tmp_path / "model", *asked).code == 3
     nodes.write_text(f"{keys[1]}\n")
@@ -261,7 +274,8 @@ def test_ecgl_forgets_and_goes_on_with_the_stream_that_has_forgotten_the_same(
     model = ECGL(hidden=[8], epochs=2, budget=30, directory=work, config={"tasks.keep_tests": True})
     model.fit_task(graph, tasks[0]).fit_task(graph, tasks[1])
     found = model.forget(nodes=SOME)
-    assert found["rows"]["bank.arrow"] and not np.isin(model.bank_.node_ids, SOME).any()
+    assert found["rows"]["bank.arrow"]
+    assert not np.isin(model.bank_.node_ids, SOME).any()
     assert not any(path.suffix == ".arrow" or path.name == "tests" for path in work.rglob("*"))
     left = tasks.without(graph, SOME)
     with pytest.raises(UsageError, match="cannot be learned now"):
@@ -302,7 +316,8 @@ def test_what_cannot_be_forgotten_is_refused_and_nothing_is_written(
     (tmp_path / "nodes.txt").write_text("5\n900\n")
     monkeypatch.chdir(tmp_path)
     ran = run_cli("forget", trained, "--out", tmp_path / "after", *options)
-    assert ran.code == code and message in ran.stderr
+    assert ran.code == code
+    assert message in ran.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nodes.txt"]
 
 

@@ -74,12 +74,12 @@ def stores(growing: Drawn, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 def learned(store: Path, directory: Path, num_tasks: int, *overrides: str) -> list[dict[str, Any]]:
-    """What there is after each of the first tasks of a stream."""
+    """What there is after each of the first two tasks of a stream of so many."""
     (directory / "weights").mkdir(parents=True)
     learner = Learner(RunSetup.open(config_of(store, None, *SMALL, *overrides)), directory)
-    assert len(learner.stream) >= num_tasks
+    assert len(learner.stream) == num_tasks
     found = []
-    for task in learner.stream[:num_tasks]:
+    for task in learner.stream[:2]:
         learner.predictor.prepare(task)
         losses = [epoch.loss for _, epoch in learn_task(learner, task)]
         learner.remember(task)
@@ -88,7 +88,6 @@ def learned(store: Path, directory: Path, num_tasks: int, *overrides: str) -> li
         arrays = {**learner.tensors(), **{f"method.{name}": one for name, one in learner.method.state().items()}}
         kept = {name: (one.dtype, one.shape, one.tobytes()) for name, one in arrays.items()}
         found.append({"losses": losses, "rows": rows, "bank": bank.exists() and bank.read_bytes(), **kept})
-        assert learner.weights.num_classes == learner.stream.num_seen_classes(task)
     return found
 
 
@@ -98,7 +97,7 @@ def check_is_a_beginning(stores: dict[str, Path], tmp_path: Path, kind: str, *ov
     ended = () if is_by_time else ("tasks.class_order=[0, 1, 2, 3]",)
     early = stores[f"early {kind}" if is_by_time else f"whole {kind}"]
     alone = learned(early, tmp_path / "alone", 2, *overrides, *ended)
-    first = learned(stores[f"whole {kind}"], tmp_path / "whole", 3, *overrides)[:2]
+    first = learned(stores[f"whole {kind}"], tmp_path / "whole", 3, *overrides)
     for task, (one, other) in enumerate(zip(alone, first, strict=True)):
         assert [name for name in {**one, **other} if one.get(name) != other.get(name)] == [], f"after task {task}"
 
@@ -119,5 +118,5 @@ def test_settings_do_not_look_ahead_either(stores: dict[str, Path], tmp_path: Pa
 
 
 def test_a_whole_head_knows_how_many_classes_will_come(stores: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="after task 0"):
         check_is_a_beginning(stores, tmp_path, "dense", *BY_CLASS, "learn.head=whole")

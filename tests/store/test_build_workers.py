@@ -65,6 +65,18 @@ def files(folder):
     return open_edge_files([folder / "*.*"], num_nodes=NUM_NODES)
 
 
+def keyed(folder):
+    keys = np.char.add("n", np.arange(NUM_NODES)[::-1].astype("U6"))
+    src, dst = keys[random_edges(NUM_NODES, 3_000)]
+    pq.write_table(pa.table({"src": src, "dst": dst}), folder / "a.parquet", row_group_size=100)
+    with pa.ipc.new_file(folder / "b.arrow", pa.schema({"src": pa.large_string(), "dst": pa.string()})) as writer:
+        table = pa.table({"src": pa.array(dst).cast(pa.large_string()), "dst": src})
+        writer.write_table(table, max_chunksize=90)
+    np.savez(folder / "keys.npz", id=keys)
+    files = [folder / "a.parquet", folder / "b.arrow"]
+    return open_edge_files(files, num_nodes=NUM_NODES, columns=folder / "keys.npz", id_column="id", by_key=True)
+
+
 def text(folder):
     np.savetxt(folder / "edges.csv", random_edges(NUM_NODES, 3_000).T, "%d", ",")
     return open_edge_files([folder / "edges.csv"], num_nodes=NUM_NODES)
@@ -75,6 +87,7 @@ SOURCES = {
     "npz of pairs": lambda folder: (npz(folder / "g.npz", "F"), KEEP_ALL),
     "deflated npz": lambda folder: (deflated(folder / "g.npz"), WITH_LOOPS),
     "files": lambda folder: (files(folder), KEEP_ALL),
+    "keyed": lambda folder: (keyed(folder), SYMMETRIC),
     "text": lambda folder: (text(folder), SYMMETRIC),
     "arrays": lambda _: (array_source(random_edges(NUM_NODES, 5_000), num_nodes=NUM_NODES), KEEP_ALL),
     "kron": lambda _: (kron_source(scale=10, num_features=3), SYMMETRIC),

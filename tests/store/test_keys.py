@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,16 @@ import pytest
 
 from ecgl_scale import GraphStore
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
-from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.errors import CorruptStoreError, InvalidInputError, UsageError
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.format import KEY_INDEX_NAME, KEYS_NAME
 from ecgl_scale.store.keys.sort import sort_pairs
 from ecgl_scale.store.node_list import read_node_list
 from ecgl_scale.store.sources.edges import open_edge_files
 from ecgl_scale.store.sources.npz import open_npz_source
+from ecgl_scale.store.verify import verify_store
 from ecgl_scale.units import MIB
+from tests.cli_runner import run_cli
 from tests.resources import at
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 4]])
@@ -160,7 +164,7 @@ def test_texts_with_the_same_hash_are_told_apart(tmp_path: Path, monkeypatch: py
 
 
 def test_a_large_set_of_keys_is_indexed_within_a_small_budget(tmp_path: Path) -> None:
-    num_nodes, spare_bytes = 1_500_000, 96 * MIB
+    num_nodes, spare_bytes = 2_000_000, 96 * MIB
     rng = np.random.default_rng(1)
     keys = pa.array(np.char.add("package-", rng.permutation(num_nodes).astype("U7")).tolist())
     pq.write_table(pa.table({"id": keys}), tmp_path / "c.parquet", row_group_size=100_000)
@@ -192,8 +196,99 @@ def test_nodes_are_named_by_key_in_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"'libc7' is not a key of the store[\s\S]*n.csv, row 3"):
         read_node_list(tmp_path / "n.csv", graph, by_key=True)
     np.save(tmp_path / "n.npy", np.array([1, 2]))
-    with pytest.raises(InvalidInputError, match="the file holds int64"):
+    with pytest.raises(InvalidInputError, match="nodes are named by int64"):
         read_node_list(tmp_path / "n.npy", graph, by_key=True)
     numbered = store_of(tmp_path, NUMBERS)
     (tmp_path / "n.txt").write_text("41\n-7\n")
     assert read_node_list(tmp_path / "n.txt", numbered, by_key=True).tolist() == [1, 4]
+
+
+def write_edges(path: Path, src: list[Any], dst: list[Any]) -> Path:
+    table = pa.table({"src": src, "dst": dst})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    elif path.suffix == ".arrow":
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    else:
+        header = "" if path.name.startswith("bare") else "src,dst\n"
+        path.write_text(header + "".join(f"{a},{b}\n" for a, b in zip(src, dst, strict=True)))
+    return path
+
+
+@pytest.mark.parametrize("name", ["e.parquet", "e.arrow", "e.csv", "bare.csv"])
+@pytest.mark.parametrize("keys", [TEXTS, NUMBERS])
+def test_edges_by_key_are_those_by_number(tmp_path: Path, name: str, keys: list[Any]) -> None:
+    np.savez(tmp_path / "k.npz", id=np.array(keys))
+    path = write_edges(tmp_path / name, [keys[i] for i in EDGES[0]], [keys[i] for i in EDGES[1]])
+    source = open_edge_files([path], num_nodes=5, columns=tmp_path / "k.npz", id_column="id", by_key=True)
+    build_store(source, tmp_path / "g.ecgl", at())
+    np.testing.assert_array_equal(GraphStore.open(tmp_path / "g.ecgl").to_edge_index(), EDGES)
+
+
+@pytest.mark.parametrize(("name", "row"), [("e.parquet", 2), ("e.arrow", 2), ("e.csv", 4), ("bare.csv", 3)])
+def test_an_unknown_key_of_an_edge_is_refused_with_its_file_and_row(tmp_path: Path, name: str, row: int) -> None:
+    np.savez(tmp_path / "k.npz", id=np.array(TEXTS))
+    path = write_edges(tmp_path / name, ["a", "libc6", "a"], ["libc6", "a", "libc7"])
+    source = open_edge_files([path], num_nodes=5, columns=tmp_path / "k.npz", id_column="id", by_key=True)
+    with pytest.raises(InvalidInputError, match="'libc7' is not a key of the store") as caught:
+        build_store(source, tmp_path / "g.ecgl", at())
+    assert str(caught.value.where) == f"{path}, column dst, row {row}"
+    assert not (tmp_path / "g.ecgl").exists()
+
+
+def test_missing_keys_and_keys_of_another_type_in_edges_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "k.npz", id=np.array(NUMBERS))
+    given = {"num_nodes": 5, "columns": tmp_path / "k.npz", "id_column": "id", "by_key": True}
+    write_edges(tmp_path / "null.parquet", [40, None], [0, 0])
+    write_edges(tmp_path / "text.csv", ["40", "x1"], ["0", "0"])
+    np.zeros(4, "<u4").tofile(tmp_path / "raw.u32")
+    for name, message in (("null.parquet", r"names no node[\s\S]*row 1"), ("text.csv", r"'x1' is not a whole number")):
+        source = open_edge_files([tmp_path / name], **given)
+        with pytest.raises(InvalidInputError, match=message):
+            build_store(source, tmp_path / "g.ecgl", at())
+    with pytest.raises(InvalidInputError, match="do not name nodes by keys"):
+        open_edge_files([tmp_path / "raw.u32"], **given)
+
+
+def test_verify_finds_an_index_that_is_of_other_keys(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    good, other = store_of(tmp_path, TEXTS), store_of(tmp_path / "other", [*TEXTS[1:], TEXTS[0]])
+    assert verify_store(good.path, at()).num_rows == 5
+    for name, how in ((KEY_INDEX_NAME, "does not lead from the key of row 0"), (KEYS_NAME, "does not lead")):
+        files = dict(good.manifest.files) | {name: other.manifest.files[name]}
+        target = tmp_path / f"mixed-{name}.ecgl"
+        shutil.copytree(Path(str(good.path)), target)
+        shutil.copy(Path(str(other.path)) / name, target / name)
+        replace(good.manifest, files=files).write(target)
+        with pytest.raises(CorruptStoreError, match=how):
+            verify_store(target, at())
+
+
+def test_the_command_line_takes_keys_and_shows_them(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": TEXTS, "label": ["x", None, "y", None, None]}), tmp_path / "c.parquet")
+    edges = write_edges(tmp_path / "e.csv", ["a", "libc6"], ["libc6", "a"])
+    store = tmp_path / "g.ecgl"
+    command = ["ingest", "edges", edges, store, "--nodes", 5, "--columns", tmp_path / "c.parquet"]
+    assert run_cli(*command, "--id").code == 2
+    assert run_cli(*command, "--id", "--id-column", "id").code == 0
+    shown = run_cli("info", store).stdout
+    assert "id: string" in shown
+    assert "2: x, y" in shown
+    about = json.loads(run_cli("info", store, "--json").stdout)
+    assert about["keys"] == {"name": "id", "type": "string"}
+    assert about["class_names"] == ["x", "y"]
+    edges.write_text("src,dst\na,nobody\n")
+    refused = run_cli(*command, "--id", "--id-column", "id", "--overwrite")
+    assert refused.code == 3
+    assert f"{edges}, column dst, row 2" in refused.stderr
+
+
+def test_scores_of_a_ranking_have_the_keys_on_request(tmp_path: Path) -> None:
+    store_of(tmp_path, TEXTS)
+    out = tmp_path / "scores.parquet"
+    for more, rows in (((), [0, 1, 2, 3, 4]), (("--topk", 2), None)):
+        assert run_cli("rank", tmp_path / "g.ecgl", "--out", out, "--ignore-features", "--id", *more).code == 0
+        table = pq.read_table(out)
+        assert table.column_names == ["node", "name", "importance"]
+        assert table["name"].to_pylist() == [TEXTS[row] for row in rows or table["node"].to_pylist()]

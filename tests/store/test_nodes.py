@@ -42,7 +42,7 @@ def test_columns_of_every_dtype_come_back(tmp_path, batch_rows, block_rows):
     )
     assert sum(rows) == 10
     assert written.num_classes is None
-    nodes = NodeColumns(LocalFiles(tmp_path), "nodes", written.file, written.types)
+    nodes = NodeColumns(LocalFiles(tmp_path), {"nodes": written.file}, written.types)
     assert nodes.names == DTYPES
     for dtype, array in values.items():
         found = nodes.column(dtype)
@@ -60,7 +60,7 @@ def test_labels_and_splits_have_one_dtype_whatever_they_came_as(tmp_path, dtype)
     written = write(tmp_path / "nodes", column("label", labels), column("split", splits))
     assert written.num_classes == 3
     assert written.types == {"label": "int32", "split": "int8"}
-    nodes = NodeColumns(LocalFiles(tmp_path), "nodes", written.file, written.types)
+    nodes = NodeColumns(LocalFiles(tmp_path), {"nodes": written.file}, written.types)
     np.testing.assert_array_equal(nodes.column("label"), labels.astype(int))
     np.testing.assert_array_equal(nodes.column("split"), splits.astype(int))
 
@@ -154,7 +154,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
 def test_a_missing_column_and_a_changed_file_are_refused(tmp_path):
     path = tmp_path / "nodes"
     written = write(path, column("year", np.arange(10)))
-    nodes = NodeColumns(LocalFiles(tmp_path), "nodes", written.file, written.types)
+    nodes = NodeColumns(LocalFiles(tmp_path), {"nodes": written.file}, written.types)
     with pytest.raises(UsageError, match=r"no node column 'age'[\s\S]*\['year'\]"):
         nodes.column("age")
     changed = bytearray(path.read_bytes())

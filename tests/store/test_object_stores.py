@@ -31,6 +31,7 @@ from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store
 from tests.cli_runner import run_cli
+from tests.grown_stores import SMALL, make_both
 from tests.object_server import Bucket
 from tests.resources import at
 from tests.store.graphs import bytes_of, random_edges
@@ -359,3 +360,19 @@ def test_a_bucket_that_is_not_there_is_found_out_before_the_build(tmp_path: Path
     assert not (bucket.cache / "building").exists()
     with pytest.raises(InvalidInputError):
         build_store_at(source(), ObjectUrl("s3", "no-such-bucket-here", "x"), at())
+
+
+def test_a_grown_store_at_a_url_is_read_as_on_a_disk(bucket: Bucket, tmp_path: Path):
+    grown = make_both(tmp_path, SMALL, num_edges=100).grown
+    for name, data in bytes_of(grown.path).items():
+        bucket.put(f"stores/grown.ecgl/{name}", data)
+    there = GraphStore.open(bucket.url("stores/grown.ecgl"))
+    np.testing.assert_array_equal(there.to_edge_index(), grown.to_edge_index())
+    np.testing.assert_array_equal(there.column("year"), grown.column("year"))
+    assert (there.generation, there.identity) == (grown.generation, grown.identity)
+    second = GraphStore.open(f"{bucket.url('stores/grown.ecgl')}#generation=1")
+    assert (second.num_nodes, second.address) == (SMALL[1], f"{bucket.url('stores/grown.ecgl')}#generation=1")
+    for fast in (True, False):
+        assert verify_store(there.path, at(), fast=fast).num_edges == grown.num_edges
+    bucket.put("stores/grown.ecgl/generations/0002/stranger.arrow", b"x")
+    assert "does not name" in str(refusal(GraphStore.open, there.path))

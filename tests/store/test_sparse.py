@@ -289,3 +289,39 @@ def test_all_four_ways_from_source_to_store_give_the_same_rows(
         assert (as_scipy(features.read_csr(block), 13) != rows).nnz == 0
     on_disk = [path.stat().st_size for path in (tmp_path / "f").iterdir() if path.name != "zarr.json"]
     assert features.stored_bytes == sum(on_disk)
+
+
+def large_matrix(tmp_path: Path) -> tuple[Any, SparseFeatures]:
+    """A single block of 30,000 rows."""
+    matrix = sparse.random(30_000, 500, density=0.02, format="csr", dtype=np.float32, random_state=0)
+    layout = SparseLayout.plan(30_000, 500, matrix.nnz)
+    written = write(source_of(matrix), layout, tmp_path / "x")
+    return matrix, SparseFeatures.open(tmp_path / "x", layout, written)
+
+
+@pytest.mark.parametrize("count", [0, 7, 20_000])
+def test_rows_read_sparingly_are_those_of_the_matrix(tmp_path: Path, count: int) -> None:
+    matrix, features = large_matrix(tmp_path)
+    ids = np.random.default_rng(0).integers(0, 30_000, count)
+    found, wanted = features.rows_sparingly(ids), features.rows(ids)
+    for name in ("indptr", "indices", "values"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+    assert found.indices.size == matrix[ids].nnz
+
+
+def test_rows_read_sparingly_are_checked_and_others_are_not(tmp_path: Path) -> None:
+    _, features = large_matrix(tmp_path)
+    path = tmp_path / "x" / "000000.arrow"
+    content = bytearray(path.read_bytes())
+    wild = len(content) // 4 // 64 * 64  # offsets come first, then columns: those of about row 12,000
+    content[wild : wild + 4096] = b"\xff" * 4096
+    path.write_bytes(content)
+    with pytest.raises(CorruptStoreError, match="a column outside the matrix"):
+        features.rows_sparingly(np.arange(10_500, 13_500))
+    assert features.rows_sparingly(np.arange(100)).num_rows == 100
+    with pytest.raises(CorruptStoreError, match="differs from the manifest"):
+        features.rows_sparingly(np.arange(0, 30_000, 8))
+    content[4096:8192] = b"\x7f" * 4096
+    path.write_bytes(content)
+    with pytest.raises(CorruptStoreError, match="makes no sense in the rows 0 to 29,999"):
+        features.rows_sparingly(np.arange(400, 1200))

@@ -16,7 +16,7 @@ from ecgl_scale.base.events import BlockFinished, Note, StageStarted, ignore_eve
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import CorruptStoreError, DoesNotFitError, StoreExistsError, UsageError
 from ecgl_scale.rank.degrees import out_degrees
-from ecgl_scale.store import build
+from ecgl_scale.store import build, build_nodes
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.edges.plan import RANGE_ROWS, BuildOptions, EdgePlan
 from ecgl_scale.store.edges.write import largest_block_bytes
@@ -72,7 +72,7 @@ def make_store(path, kind="dense", options=KEEP_ALL, num_nodes=NUM_NODES):
 def graph(tmp_path_factory, request):
     """Directed, with repeated edges, loops and isolated nodes; columns come in batches of 70 rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "write_columns", partial(write_columns, batch_rows=70))
+        patch.setattr(build_nodes, "write_columns", partial(write_columns, batch_rows=70))
         return make_store(tmp_path_factory.mktemp("graph") / "store", request.param)
 
 

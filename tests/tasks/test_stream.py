@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ecgl_scale.base.events import Note
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.store import build
+from ecgl_scale.store import build_nodes
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import write_columns
 from ecgl_scale.tasks.split import part_counts
@@ -46,7 +46,7 @@ def graph(tmp_path_factory, labels):
     random = np.random.default_rng(6)
     year = random.choice([2018, 2019, 2021], labels.size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "write_columns", partial(write_columns, batch_rows=50))
+        patch.setattr(build_nodes, "write_columns", partial(write_columns, batch_rows=50))
         path = tmp_path_factory.mktemp("tasks") / "store"
         return store_of(path, labels, year=year, split=random.integers(-1, 3, labels.size).astype(np.int8))
 

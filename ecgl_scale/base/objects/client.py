@@ -101,12 +101,18 @@ class ObjectClient:
             return False
         return True
 
-    def list(self) -> dict[str, ObjectInfo]:
-        """All objects below the URL: one request for each thousand."""
+    def tag(self, name: str) -> str | None:
+        """The store's name for an object's content."""
+        with object_errors(self.url / name):
+            found: str | None = self._library.head(self._store, name)["e_tag"]
+        return found
+
+    def list(self, folder: str | None = None) -> dict[str, ObjectInfo]:
+        """All objects below the URL, or below a folder there: one request for each thousand."""
         with object_errors(self.url):
             return {
                 str(found["path"]): ObjectInfo(found["size"], found["e_tag"])
-                for part in self._library.list(self._store, chunk_size=1000)
+                for part in self._library.list(self._store, folder, chunk_size=1000)
                 for found in part
             }
 
@@ -114,6 +120,11 @@ class ObjectClient:
         """Put a small object; with ``is_new``, only where there is none of this name."""
         with object_errors(self.url / name):
             self._library.put(self._store, name, data, mode="create" if is_new else "overwrite")
+
+    def replace_bytes(self, name: str, data: bytes, tag: str | None) -> None:
+        """Put a small object in place of the one with this tag; refuses where that is another one by now."""
+        with object_errors(self.url / name):
+            self._library.put(self._store, name, data, mode={"e_tag": tag})
 
     def put_file(self, name: str, path: Path) -> str | None:
         """Put a file as an object, which appears whole or not at all, and give its tag."""

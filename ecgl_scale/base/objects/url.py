@@ -12,7 +12,7 @@ SCHEMES = ("s3", "gs", "az")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)(.*)", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
-_KEY = re.compile(r"[A-Za-z0-9_.=,+ -]+(/[A-Za-z0-9_.=,+ -]+)*")
+_KEY = re.compile(r"[A-Za-z0-9_.=,+ -]+(/[A-Za-z0-9_.=,+ -]+)*(#generation=\d{1,4})?")
 
 
 @dataclass(frozen=True, order=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ecgl_kernels.spmm import propagate_rows
 from ecgl_scale.engine.threads import map_bounded
 from ecgl_scale.graph.adjacency import CsrRows
-from ecgl_scale.infer.chunks import BufferPool, Target, cut_chunks, places_of
+from ecgl_scale.infer.chunks import BufferPool, PackedChunk, Target, cut_chunks, places_of
 from ecgl_scale.infer.program import Pass
 from ecgl_scale.infer.settings import Matrix
 from ecgl_scale.infer.source_block import SourceBlock
@@ -50,7 +52,18 @@ class NumbaBackend:
                 sums = block.row_sums(rows, start, stop) if self._pass.needs_sums else None
                 target.write(start, stop, buffers.finish(places, sums))
 
-        for _ in map_bounded(run_chunk, cut_chunks(block.first_row, block.num_rows), threads=self._threads):
+        def run_packed(chunk: PackedChunk) -> None:
+            with self._pool.buffers() as buffers:
+                summed = np.empty((chunk.places.size, buffers.first.shape[1]), np.float32)
+                rows = _sum_rows(block, chunk.start, chunk.stop, summed)
+                buffers.first[chunk.places] = summed
+                sums = block.row_sums(rows, chunk.start, chunk.stop) if self._pass.needs_sums else None
+                target.write(chunk.start, chunk.stop, buffers.finish_scattered(chunk.places, sums))
+
+        for _ in map_bounded(run_packed, block.packed, threads=self._threads):
+            pass
+        chunks = [] if block.packed else cut_chunks(block.first_row, block.num_rows)
+        for _ in map_bounded(run_chunk, chunks, threads=self._threads):
             pass
 
 

@@ -19,7 +19,7 @@ from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Labelled, Targets, target_fields
 from ecgl_scale.learn.method.base import Arrays, Context
-from ecgl_scale.learn.model import SharedWeights, head_seed
+from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.store.source import CsrBlock
@@ -136,22 +136,6 @@ def weights_state(weights: SharedWeights, name: str) -> Arrays:
 
 
 def weights_of_state(state: Mapping[str, NDArray[Any]], name: str, like: SharedWeights) -> SharedWeights:
-    """What ``weights_state`` gave, in the shape of ``like``: outputs for classes that are new since are zero."""
-    weights = like.copy()
-    weights.take([torch.from_numpy(np.array(state[f"{name}.{i}"])) for i in range(len(like.parameters()))])
-    return weights
-
-
-def weights_before_task(state: Mapping[str, NDArray[Any]], name: str, context: Context) -> SharedWeights:
-    """What ``weights_state`` gave after the last task, as the model began this one: with outputs for its classes."""
-    like, config = context.trainer.weights, context.config
-    weights = weights_of_state(state, name, like)
-    known = len(state[f"{name}.{len(like.parameters()) - 1}"])
-    if known < like.num_classes:
-        seed = head_seed(config.seed, context.task.index)
-        drawn = like.draw_outputs(like.num_classes - known, init=config.learn.init, seed=seed)
-        with torch.no_grad():
-            for tensor, rows in zip(weights.layers[-1], drawn, strict=True):
-                if tensor is not None:
-                    tensor[known:] = rows
-    return weights
+    """What ``weights_state`` gave, in the shape of ``like``: outputs that are new since are zero, as they began."""
+    names = [f"{name}.{index}" for index in range(len(like.parameters()))]
+    return like.copy().take([torch.from_numpy(np.array(state[name])) for name in names])

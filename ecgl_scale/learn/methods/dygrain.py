@@ -36,7 +36,7 @@ from ecgl_scale.learn.method.base import ROW_BYTES, Context, Method, MethodPlan,
 from ecgl_scale.learn.method.kept import (
     old_train_ids,
     segments_with_old,
-    weights_before_task,
+    weights_of_state,
     weights_state,
     without_outputs,
 )
@@ -96,7 +96,7 @@ class Dygrain(Method):
         earlier = context.stream.seen(context.task)[:-1]
         known = np.zeros(columns.shape[-1], np.bool_)
         known[np.concatenate([task.positions for task in earlier])] = True
-        teacher = weights_before_task(self.kept, "teacher", context)
+        teacher = weights_of_state(self.kept, "teacher", context.trainer.weights)
         return Distillation(
             context.trainer,
             replay.rows,

@@ -41,14 +41,14 @@ SCORE_BYTES = 12
 
 def plan_run(setup: RunSetup) -> MemoryPlan:
     """The plan of a run."""
-    budget, config, stream = setup.resources.budget, setup.config, setup.stream
+    budget, config = setup.resources.budget, setup.config
     sizes = RunSizes(setup, setup.graph.edges.in_degrees())
     held = own_memory_bytes() - sizes.degrees.nbytes + LIBRARY_BYTES
     room = max(budget.total_bytes - held - sizes.bank_bytes - sizes.weight_bytes - sizes.checkpoint_bytes, 0)
-    state_bytes = plan_method(sizes, stream[-1], room).state_bytes
+    state_bytes = plan_method(sizes, setup.stream[-1], room).state_bytes
     room = max(room - state_bytes, 0)
     kept, parts = sizes.bank_bytes + state_bytes, _kept_parts(sizes.bank_bytes, state_bytes)
-    of_method = [plan_method(sizes, task, room) for task in sizes.tasks]
+    of_method = [plan_method(sizes, task, room) for task in sizes.to_learn]
     stages = [
         _with_kept(_extraction(sizes, room), kept + sizes.weight_bytes, parts),
         _with_kept(_training(sizes, room, of_method), kept + sizes.checkpoint_bytes, parts),
@@ -121,14 +121,15 @@ def _training(sizes: RunSizes, room_bytes: int, of_method: Sequence[MethodPlan])
         plans += (
             [plan_all_graphs(sizes, room_bytes)]
             if method.keeps_tasks or method.keeps_graphs
-            else [plan_task_graph(sizes, task, room_bytes) for task in sizes.tasks]
+            else [plan_task_graph(sizes, task, room_bytes) for task in sizes.to_learn]
         )
     else:
-        counts = [task.train_ids.size for task in sizes.tasks]
+        tasks = sizes.stream if method.keeps_tasks else sizes.to_learn
+        counts = [task.train_ids.size for task in tasks]
         plans += [
             plan_rows_of(sizes, int(rows), room_bytes) for rows in ([sum(counts)] if method.keeps_tasks else counts)
         ]
-    for task, planned in zip(sizes.tasks, of_method, strict=True):
+    for task, planned in zip(sizes.to_learn, of_method, strict=True):
         what = f"the method's work on {sizes.graph_of(task, seen=seen).num_nodes:,} nodes"
         plans.append(StagePlan("train", planned.work_bytes, what, setting="memory"))
         if learn.num_hops:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -54,6 +55,11 @@ class RunSizes:
     def tasks(self) -> list[Task]:
         """Its tasks that have rows to train on; those of others are forgotten."""
         return [task for task in self.stream if task.train_ids.size]
+
+    @property
+    def to_learn(self) -> Sequence[Task]:
+        """The tasks that are still to be learned: of a model that goes on, the new one."""
+        return self.stream[self.setup.first_task :]
 
     @property
     def config(self) -> RunConfig:

@@ -6,7 +6,7 @@ One pass over the source. Memory: per thread one edge block (as loaded, and as k
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +88,7 @@ def partition_edges(
             resources.on_event(BlockFinished(STAGE, input_edges))
         source.edges.check(crcs)
         if options.self_loops == "add":
-            loops = _loop_pieces(plan.num_nodes, block_edges, num_pieces)
+            loops = _loop_pieces(source.num_nodes, plan.num_nodes, block_edges, num_pieces)
             num_pieces += sum(1 for _ in run_round(workers, loops, journal, LOOPS))
     if isinstance(keys, KeySegments):
         keys.load(num_pieces)
@@ -103,8 +103,13 @@ def _forget_damaged(journal: RecordJournal[PieceRecord], keys: KeySegments, reso
     journal.save()
 
 
-def _loop_pieces(num_nodes: int, block_edges: int, first_index: int) -> list[Block]:
-    return [replace(piece, index=first_index + piece.index) for piece in split_blocks(num_nodes, block_edges)]
+def _loop_pieces(num_new: int, num_nodes: int, block_edges: int, first_index: int) -> list[Block]:
+    """The nodes of the source, which are the last of the graph: all of them, unless the graph was there before."""
+    first = num_nodes - num_new
+    return [
+        Block(first_index + piece.index, first + piece.start, first + piece.stop)
+        for piece in split_blocks(num_new, block_edges)
+    ]
 
 
 class _HeldEdges(EdgeSource):
@@ -147,7 +152,7 @@ class PartitionWork(Work[ReusableBytes, PieceRecord]):
         keys = self._keys.describe()
         return {
             "edges": describe_edges(self._edges, Path(keys["directory"])),
-            "num_nodes": self._plan.num_nodes,
+            "plan": asdict(self._plan),
             "flags": self._flags,
             "keys": keys,
         }
@@ -155,7 +160,7 @@ class PartitionWork(Work[ReusableBytes, PieceRecord]):
     @classmethod
     def open(cls, description: Json, resources: Resources) -> PartitionWork:  # noqa: ARG003
         """Make the work again, in another process."""
-        edges, plan = open_edges(description["edges"]), EdgePlan.of(description["num_nodes"])
+        edges, plan = open_edges(description["edges"]), EdgePlan(**description["plan"])
         return cls(edges, plan, description["flags"], KeySegments.open(description["keys"]))
 
     def scratch(self) -> ReusableBytes:

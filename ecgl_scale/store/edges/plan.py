@@ -5,7 +5,7 @@ Nothing here depends on the memory budget or the number of threads, so the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -63,6 +63,15 @@ class EdgePlan:
         bucket_bits = min(max(MIN_BUCKET_BITS, source_bits - BUCKET_COUNT_BITS), MAX_KEY_BITS - source_bits)
         return cls(num_nodes, source_bits, bucket_bits)
 
+    @classmethod
+    def of_growth(cls, num_nodes: int) -> EdgePlan:
+        """The plan for edges that come to a graph of so many nodes.
+
+        No bucket reaches over a multiple of 2**16, where rows of older blocks may end and blocks of new rows begin.
+        """
+        plan = cls.of(num_nodes)
+        return replace(plan, bucket_bits=min(plan.bucket_bits, RANGE_BITS))
+
     @property
     def num_buckets(self) -> int:
         """Buckets that cover all rows."""
@@ -81,15 +90,17 @@ class EdgePlan:
     @property
     def id_dtype(self) -> np.dtype[Any]:
         """Node ids as stored: four bytes where they fit."""
-        return np.dtype(np.uint32 if self.num_nodes <= 1 << 32 else np.uint64)
+        return id_dtype_of(self.num_nodes)
 
-    def cut_blocks(self, bucket_counts: NDArray[np.int64]) -> list[Block]:
-        """Group the rows of whole buckets into blocks of whole ranges, by rows and by edges."""
+    def cut_blocks(self, bucket_counts: NDArray[np.int64], first_row: int = 0) -> list[Block]:
+        """Group the rows of whole buckets, from ``first_row`` on, into blocks of whole ranges, by rows and by edges."""
+        if first_row >= self.num_nodes:
+            return []
         unit = max(1, RANGE_ROWS >> self.bucket_bits)
         max_buckets = max(widest_block(self.num_ranges) * RANGE_ROWS >> self.bucket_bits, unit)
-        cuts = [0]
+        cuts = [first_row >> self.bucket_bits]
         edges = 0
-        for bucket in range(0, self.num_buckets, unit):
+        for bucket in range(cuts[0], self.num_buckets, unit):
             incoming = int(bucket_counts[bucket : bucket + unit].sum())
             if bucket > cuts[-1] and (edges + incoming > MAX_BLOCK_EDGES or bucket - cuts[-1] >= max_buckets):
                 cuts.append(bucket)
@@ -101,6 +112,11 @@ class EdgePlan:
     def buckets_of(self, block: Block) -> slice:
         """The buckets of a block's rows."""
         return slice(block.start >> self.bucket_bits, ((block.stop - 1) >> self.bucket_bits) + 1)
+
+
+def id_dtype_of(num_nodes: int) -> np.dtype[Any]:
+    """Dtype of the ids in a graph of so many nodes."""
+    return np.dtype(np.uint32 if num_nodes <= 1 << 32 else np.uint64)
 
 
 def widest_block(num_ranges: int) -> int:

@@ -29,7 +29,7 @@ from ecgl_scale.store.edges.segments import KeySegments
 from ecgl_scale.store.edges.sort import BYTES_PER_KEY, SortWorkspace, sorted_chunks
 from ecgl_scale.store.edges.spill import KeyBuckets
 from ecgl_scale.store.edges.tiles import EDGE_BYTES, write_tiles
-from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY
+from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY, block_name
 from ecgl_scale.store.ragged import Ragged, read_ragged, write_ragged
 from ecgl_scale.units import MIB
 
@@ -60,11 +60,6 @@ class BlockScratch:
     tiles: ReusableBytes = field(default_factory=ReusableBytes)
 
 
-def block_name(directory: str, index: int) -> str:
-    """Where block ``index`` lies below the store."""
-    return f"{directory}/{index:05d}.arrow"
-
-
 def write_blocks(
     keys: KeyBuckets,
     plan: EdgePlan,
@@ -73,13 +68,17 @@ def write_blocks(
     resources: Resources,
     share_bytes: int,
     journal: RecordJournal[BlockRecord] | None = None,
+    first_row: int = 0,
 ) -> list[tuple[Block, BlockRecord]]:
-    """Write all blocks; the result is in row order and the same for any number of threads and any memory."""
+    """Write all blocks, or those from ``first_row`` on.
+
+    The result is in row order and the same for any number of threads and any memory.
+    """
     counts = keys.counts
-    resources.on_event(StageStarted(STAGE, int(counts.sum()), "edges"))
-    for part in (EDGES_DIRECTORY, TILES_DIRECTORY):
+    num_keys = {block: int(counts[plan.buckets_of(block)].sum()) for block in plan.cut_blocks(counts, first_row)}
+    resources.on_event(StageStarted(STAGE, sum(num_keys.values()), "edges"))
+    for part in (EDGES_DIRECTORY, TILES_DIRECTORY) if num_keys else ():
         (store / part).mkdir(exist_ok=journal is not None)
-    num_keys = {block: int(counts[plan.buckets_of(block)].sum()) for block in plan.cut_blocks(counts)}
     largest_first = sorted(num_keys, key=lambda block: -num_keys[block])
     done = 0
     results = []
@@ -127,7 +126,7 @@ class BlockWork(Work[BlockScratch, BlockRecord]):
         """Where keys and store are, and how they are cut."""
         return {
             "keys": self._keys.describe(),
-            "num_nodes": self._plan.num_nodes,
+            "plan": asdict(self._plan),
             "options": asdict(self._options),
             "store": str(self._store),
         }
@@ -137,7 +136,7 @@ class BlockWork(Work[BlockScratch, BlockRecord]):
         """Make the work again, in another process, whose memory decides how much is sorted at once."""
         keys = KeySegments.open(description["keys"])
         share_bytes = min(max(resources.room_bytes - RESERVE_BYTES, 0) // resources.threads, MAX_SHARE_BYTES)
-        plan, options = EdgePlan.of(description["num_nodes"]), BuildOptions(**description["options"])
+        plan, options = EdgePlan(**description["plan"]), BuildOptions(**description["options"])
         return cls(keys, plan, options, Path(description["store"]), share_bytes)
 
     def scratch(self) -> BlockScratch:

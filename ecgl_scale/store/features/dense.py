@@ -230,13 +230,16 @@ class DenseFeatures(FeatureStore):
         wanted = checked_ids(ids, self.num_rows)
         out = np.empty((wanted.size, self.num_features), self.dtype)
         order = np.argsort(wanted, kind="stable")
-        wanted = wanted[order]
+        self.gather(wanted[order], order, out, threads=threads)
+        return out
+
+    def gather(self, wanted: NDArray[np.int64], order: NDArray[np.int64], out: FloatArray, *, threads: int) -> None:
+        """Put the rows ``wanted``, which ascend, to the rows ``order`` of ``out``."""
         runs = self._runs(wanted, max(GATHER_BYTES // threads // self.layout.chunk_bytes, 1))
         threads = max(min(threads, len(runs)), 1)
         with ThreadPoolExecutor(threads, thread_name_prefix="gather") as pool:
             for done in [pool.submit(self._gather, runs[t::threads], wanted, order, out) for t in range(threads)]:
                 done.result()
-        return out
 
     rows_dense = rows
 

@@ -46,8 +46,13 @@ class DenseLayout:
     rows_per_block: int
 
     @classmethod
-    def plan(cls, num_rows: int, num_features: int, dtype: DenseDtype = "float32") -> DenseLayout:
-        """Chunks of about 1 MiB, blocks of about 32 MiB, never less than a row."""
+    def plan(
+        cls, num_rows: int, num_features: int, dtype: DenseDtype = "float32", *, is_even: bool = False
+    ) -> DenseLayout:
+        """Chunks of about 1 MiB, blocks of about 32 MiB, never less than a row.
+
+        ``is_even``: chunks of almost equal size, so that few zeros fill up the last one.
+        """
         if num_rows < 1 or num_features < 1 or dtype not in BITS:
             raise UsageError(
                 "no such feature array",
@@ -56,6 +61,8 @@ class DenseLayout:
             )
         row_bytes = num_features * np.dtype(dtype).itemsize
         rows_per_chunk = min(max(CHUNK_BYTES // row_bytes, 1), num_rows)
+        if is_even:
+            rows_per_chunk = -(-num_rows // -(-num_rows // rows_per_chunk))
         chunks_per_block = min(max(BLOCK_BYTES // (rows_per_chunk * row_bytes), 1), -(-num_rows // rows_per_chunk))
         return cls(num_rows, num_features, dtype, rows_per_chunk, rows_per_chunk * chunks_per_block)
 

@@ -7,6 +7,7 @@ computing pays, and ``kind``, by which the type checker tells the two apart, whe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -32,6 +33,8 @@ class FeatureStore(ABC):
     num_values: int
     """Values that are stored: all of a dense matrix, those that are not zero of a sparse one."""
     dtype: np.dtype[np.floating[Any]]
+    store: str
+    """The address of the store they belong to, by which another process finds them."""
 
     def __init__(self, blocks: list[Block], files: Sequence[WrittenFile]) -> None:
         self._blocks = blocks
@@ -65,6 +68,10 @@ class FeatureStore(ABC):
     def blocks(self) -> list[Block]:
         """All blocks, in row order."""
         return list(self._blocks)
+
+    def block_of(self, row: int) -> Block:
+        """The block that a row is in."""
+        return self._blocks[bisect_right(self._blocks, row, key=lambda block: block.start) - 1]
 
     @abstractmethod
     def read_dense(self, block: Block, out: Any = None) -> FloatArray:

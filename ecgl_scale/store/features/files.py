@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import WrittenFile
 from ecgl_scale.errors import CorruptStoreError
+from ecgl_scale.store.compose import address_of, generations_of
 from ecgl_scale.store.features.choose import as_dense, as_sparse, choose_kind
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.dense_write import DenseDtype, DenseLayout, write_dense
 from ecgl_scale.store.features.face import FeatureStore
+from ecgl_scale.store.features.joined import join_features
 from ecgl_scale.store.features.sparse import SparseFeatures, SparseLayout, write_sparse
 from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY, FeatureSection, Manifest
@@ -36,15 +38,17 @@ def write_features(
     dtype: str,
     on_rows: Callable[[int], None],
     write_shards: WriteShards | None = None,
+    is_even: bool = False,
 ) -> tuple[FeatureSection, dict[str, WrittenFile]]:
     """Write the features below ``store``, as asked or by their density. Memory: a few chunks, or one sparse block.
 
-    ``write_shards`` takes the place of ``write_dense`` where rows can be read apart, by others than this process.
+    ``write_shards`` takes the place of ``write_dense`` where rows can be read apart, by others than this process;
+    ``is_even`` is as in ``DenseLayout.plan``.
     """
     kind = choose_kind(source, cast("Literal['auto', 'dense', 'sparse']", requested), num_rows=num_rows)
     if kind == "dense":
         dense = source if source.kind == "dense" else as_dense(source)
-        layout = DenseLayout.plan(num_rows, dense.num_features, cast("DenseDtype", dtype))
+        layout = DenseLayout.plan(num_rows, dense.num_features, cast("DenseDtype", dtype), is_even=is_even)
         if write_shards is not None and dense.rows is not None:
             files = write_shards(dense, dense.rows, layout, store / DENSE_DIRECTORY)
         else:
@@ -63,22 +67,39 @@ def write_features(
 
 
 def open_features(files: StoreFiles, manifest: Manifest) -> AnyFeatures | None:
-    """The features of an open store; None where it has none."""
-    section = manifest.features
-    if section is None:
+    """The features of an open store; None where it has none. Those of several generations are seen as one matrix."""
+    if manifest.features is None:
         return None
+    base, appended = generations_of(manifest)
+    parts = [(base.features, "", base.num_nodes)]
+    parts += [(part.features, f"{part.folder}/", part.num_new_nodes) for part in appended]
+    opened = [
+        _open_part(files, manifest, section, folder, num_rows)
+        for section, folder, num_rows in parts
+        if section is not None
+    ]
+    features = opened[0] if len(opened) == 1 else join_features(opened)
+    features.store = address_of(files.location, manifest)
+    return features
+
+
+def _open_part(
+    files: StoreFiles, manifest: Manifest, section: FeatureSection, folder: str, num_rows: int
+) -> AnyFeatures:
     if section.kind == "dense":
         dense = DenseLayout(
-            manifest.num_nodes,
+            num_rows,
             section.num_features,
             cast("DenseDtype", section.dtype),
             section.rows_per_chunk,
             section.rows_per_block,
         )
-        return DenseFeatures.open(files.inside(DENSE_DIRECTORY), dense, _inside(DENSE_DIRECTORY, manifest))
+        directory = f"{folder}{DENSE_DIRECTORY}"
+        return DenseFeatures.open(files.inside(directory), dense, _inside(directory, manifest))
     if section.kind == "sparse":
-        sparse = SparseLayout(manifest.num_nodes, section.num_features, section.rows_per_block, section.num_values)
-        return SparseFeatures.open(files.inside(SPARSE_DIRECTORY), sparse, _inside(SPARSE_DIRECTORY, manifest))
+        sparse = SparseLayout(num_rows, section.num_features, section.rows_per_block, section.num_values)
+        directory = f"{folder}{SPARSE_DIRECTORY}"
+        return SparseFeatures.open(files.inside(directory), sparse, _inside(directory, manifest))
     raise CorruptStoreError(f"the manifest names an unknown kind of features: {section.kind!r}", where=files.location)
 
 

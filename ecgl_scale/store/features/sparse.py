@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.rows import gather_csr
+from ecgl_kernels.some_rows import find_bad_offsets
 from ecgl_scale.base.durable import DurableWriter, WrittenFile, crc32c_of
 from ecgl_scale.engine.block import Block, split_blocks, stream_blocks
 from ecgl_scale.errors import InvalidInputError, StoreVersionError, UsageError
@@ -23,6 +24,7 @@ from ecgl_scale.store.checked import checked_ids, corrupt, expected_file, open_e
 from ecgl_scale.store.features.csr import clean_block, join_csr, to_dense
 from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.files import StoreFiles
+from ecgl_scale.store.ragged import WHOLE_FROM_SHARE, map_sparingly
 from ecgl_scale.store.source import CsrBlock, SparseSource
 from ecgl_scale.units import MIB
 
@@ -185,20 +187,36 @@ class SparseFeatures(FeatureStore):
             if crc32c_of(mapped.read_buffer()) != self._files[block.index].crc32c:
                 raise corrupt(path, "differs from the manifest")
             mapped.seek(0)
-        batch = pa.ipc.open_file(mapped).get_batch(0)
+        rows, offsets = self._parse(mapped, block, path)
+        if is_first and not _fits(rows, np.array_equal(rows.indptr, offsets), self.num_features):
+            raise corrupt(path, "holds rows that no matrix of this shape has")
+        self._checked.add(block.index)
+        return rows
+
+    def map_unchecked(self, block: Block) -> tuple[CsrBlock, NDArray[np.int64]]:
+        """As ``read``, without a look at the rows; and the offsets of the values, to compare with those of columns."""
+        path = self._where.path(self.layout.file_name(block))
+        return self._parse(map_sparingly(path, self._files[block.index]), block, path)
+
+    def _parse(self, mapped: Any, block: Block, path: Path) -> tuple[CsrBlock, NDArray[np.int64]]:
+        import pyarrow as pa
+
+        try:
+            batch = pa.ipc.open_file(mapped).get_batch(0)
+            indices, values = batch.column("index"), batch.column("value")
+            rows = CsrBlock(indices.offsets.to_numpy(), indices.values.to_numpy(), values.values.to_numpy())
+        except (pa.ArrowException, KeyError, IndexError, AttributeError) as error:
+            raise corrupt(path, f"is no file of sparse rows: {error}") from error
         about = batch.schema.metadata or {}
         if about.get(b"version") != str(FORMAT_VERSION).encode():
             raise StoreVersionError(
                 "features of another format version", where=path, expected=f"version {FORMAT_VERSION}"
             )
-        indices, values = batch.column("index"), batch.column("value")
-        rows = CsrBlock(indices.offsets.to_numpy(), indices.values.to_numpy(), values.values.to_numpy())
         if batch.num_rows != block.num_rows or about.get(b"block") != str(block.index).encode():
             raise corrupt(path, "holds another block")
-        if is_first and not _fits(rows, indices.offsets.equals(values.offsets), self.num_features):
+        if rows.indices.dtype != np.uint32 or rows.values.dtype != np.float32 or rows.indptr.size != block.num_rows + 1:
             raise corrupt(path, "holds rows that no matrix of this shape has")
-        self._checked.add(block.index)
-        return rows
+        return rows, values.offsets.to_numpy()
 
     read_csr = read
 
@@ -220,6 +238,30 @@ class SparseFeatures(FeatureStore):
 
     def rows(self, ids: Any) -> CsrBlock:
         """Rows ``ids``, in that order, repeats allowed. Memory: the result + 32 bytes an id."""
+        return self._gather(ids, lambda block, _: self.read(block))
+
+    def rows_sparingly(self, ids: Any) -> CsrBlock:
+        """As ``rows``, without the rest of their blocks, unless that is little.
+
+        A block's crc32c can only be taken of all its bytes; so of the rows of a block of which few are wanted, only
+        their offsets and columns are checked, as ``edges.some_rows`` does it.
+        """
+        found = self._gather(ids, self._read_some)
+        if found.indices.size and found.indices.max() >= self.num_features:
+            raise corrupt(self.directory, "has a column outside the matrix in a row that was asked for")
+        return found
+
+    def _read_some(self, block: Block, local: NDArray[np.int64]) -> CsrBlock:
+        if local.size * WHOLE_FROM_SHARE >= block.num_rows:
+            return self.read(block)
+        rows, offsets = self.map_unchecked(block)
+        bad = find_bad_offsets(rows.indptr, min(rows.indices.size, rows.values.size), local)
+        ends = (rows.indptr[local] == offsets[local]) & (rows.indptr[local + 1] == offsets[local + 1])
+        if bad >= 0 or not ends.all():
+            raise corrupt(self.directory, f"makes no sense in the rows {block.start:,} to {block.stop - 1:,}")
+        return rows
+
+    def _gather(self, ids: Any, read: Callable[[Block, NDArray[np.int64]], CsrBlock]) -> CsrBlock:
         wanted = checked_ids(ids, self.num_rows)
         order = np.argsort(wanted, kind="stable")
         wanted = wanted[order]
@@ -227,15 +269,16 @@ class SparseFeatures(FeatureStore):
         touched = [(block, slice(*cuts[block.index : block.index + 2])) for block in self._blocks]
         touched = [(block, here) for block, here in touched if here.stop > here.start]
         indptr = np.zeros(wanted.size + 1, np.int64)
+        found = {block.index: read(block, wanted[here] - block.start) for block, here in touched}
         for block, here in touched:
-            offsets, local = self.read(block).indptr, wanted[here] - block.start
+            offsets, local = found[block.index].indptr, wanted[here] - block.start
             indptr[order[here] + 1] = offsets[local + 1] - offsets[local]
         np.cumsum(indptr, out=indptr)
         result = CsrBlock(indptr, np.empty(indptr[-1], np.uint32), np.empty(indptr[-1], np.float32))
         for block, here in touched:
-            found, local = self.read(block), wanted[here] - block.start
+            rows, local = found[block.index], wanted[here] - block.start
             gather_csr(
-                found.indptr, found.indices, found.values, local, order[here], indptr, result.indices, result.values
+                rows.indptr, rows.indices, rows.values, local, order[here], indptr, result.indices, result.values
             )
         return result
 

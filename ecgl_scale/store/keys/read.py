@@ -10,8 +10,9 @@ it compares the text itself. Every generation of a store has both files, for its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,12 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.text_hash import hash_texts
 from ecgl_scale.base.durable import WrittenFile
+from ecgl_scale.base.parquet import as_arrow
+from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
-from ecgl_scale.store.checked import checked_ids, corrupt
-from ecgl_scale.store.files import StoreFiles
+from ecgl_scale.store.checked import checked_ids, corrupt, expected_file
+from ecgl_scale.store.compose import folders_with_rows, generation_infos
+from ecgl_scale.store.files import LocalFiles, StoreFiles
 from ecgl_scale.store.format import KEY_INDEX_NAME, KEYS_NAME, Manifest
 from ecgl_scale.store.ragged import map_checked
 
@@ -38,14 +42,18 @@ class KeyFile:
     name: str
     written: WrittenFile
 
+    @property
+    def path(self) -> Path:
+        """The file, there to be opened."""
+        return self.files.path(self.name)
+
     def open(self, *, check_crc: bool) -> pa.RecordBatchFileReader:
         """Map the file."""
-        path = self.files.path(self.name)
-        mapped = map_checked(path, self.written, check_crc=check_crc)
+        mapped = map_checked(self.path, self.written, check_crc=check_crc)
         try:
             return pa.ipc.open_file(mapped)
         except pa.ArrowException as error:
-            raise corrupt(path, f"is not an Arrow file: {error}") from error
+            raise corrupt(self.path, f"is not an Arrow file: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -66,10 +74,15 @@ class KeyPart:
     @cached_property
     def codes_and_rows(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """The index, as views of the mapped file."""
-        batch = self.index.open(check_crc=not self.is_checked).get_batch(0)
-        codes, rows = (column.to_numpy() for column in batch.columns)
+        try:
+            batch = self.index.open(check_crc=not self.is_checked).get_batch(0)
+            codes, rows = (column.to_numpy() for column in batch.columns)
+        except (pa.ArrowException, IndexError, ValueError) as error:
+            raise corrupt(self.index.path, f"is no index of keys: {error}") from error
         if codes.size != self.num_rows:
-            raise corrupt(self.index.files.path(self.index.name), f"has {codes.size:,} keys, not {self.num_rows:,}")
+            raise corrupt(self.index.path, f"has {codes.size:,} keys, not {self.num_rows:,}")
+        if rows.size and int(rows.max()) >= self.num_rows:
+            raise corrupt(self.index.path, f"leads beyond row {self.num_rows - 1:,}")
         return codes, rows
 
     def batch(self, index: int) -> pa.Array:
@@ -82,10 +95,10 @@ class KeyPart:
         batches, starts = np.unique(rows[order] // BATCH_ROWS, return_index=True)
         taken = [self.batch(0).slice(0, 0)]
         for batch, ids in zip(batches, np.split(rows[order], starts[1:]), strict=False):
-            taken.append(self.batch(int(batch)).take(pa.array(ids - batch * BATCH_ROWS)))
+            taken.append(self.batch(int(batch)).take(as_arrow(ids - batch * BATCH_ROWS)))
         places = np.empty_like(order)
         places[order] = np.arange(order.size)
-        return pa.concat_arrays(taken).take(pa.array(places))
+        return pa.concat_arrays(taken).take(as_arrow(places))
 
     def find(self, keys: pa.Array, codes: NDArray[Any]) -> NDArray[np.int64]:
         """Rows of keys with these codes, counted from the first of this part; -1 where there is none."""
@@ -101,7 +114,7 @@ class KeyPart:
             rows = own_rows[places].astype(np.int64)
             is_same = np.ones(rows.size, np.bool_)
             if pa.types.is_string(keys.type):
-                is_same = pc.equal(self.keys_of(rows), keys.take(pa.array(open_))).to_numpy(zero_copy_only=False)
+                is_same = pc.equal(self.keys_of(rows), keys.take(as_arrow(open_))).to_numpy(zero_copy_only=False)
             found[open_[is_same]] = rows[is_same]
             open_, places = open_[~is_same], places[~is_same] + 1
         return found
@@ -115,6 +128,37 @@ class StoreKeys:
         self.type = type_
         self.parts = tuple(parts)
 
+    def joined(self, more: StoreKeys, first_row: int) -> StoreKeys:
+        """These keys, and those of nodes whose rows follow from ``first_row`` on."""
+        new = [replace(part, first_row=part.first_row + first_row) for part in more.parts]
+        return StoreKeys(self.name, self.type, (*self.parts, *new))
+
+    def describe(self) -> Json:
+        """What ``open`` needs in a process that sees the same files."""
+        parts = [
+            {
+                "directory": str(part.keys.files.directory.absolute()),
+                "keys": [part.keys.name, *astuple(part.keys.written)],
+                "index": [part.index.name, *astuple(part.index.written)],
+                "rows": [part.first_row, part.num_rows],
+            }
+            for part in self.parts
+        ]
+        return {"name": self.name, "type": self.type, "parts": parts}
+
+    @classmethod
+    def open(cls, description: Json) -> StoreKeys:
+        """Open the files that another process has described."""
+        parts = []
+        for about in description["parts"]:
+            files = LocalFiles(Path(about["directory"]))
+            keys, index = (
+                KeyFile(files, name, WrittenFile(*sizes)) for name, *sizes in (about["keys"], about["index"])
+            )
+            first_row, num_rows = about["rows"]
+            parts.append(KeyPart(keys, index, first_row, num_rows, is_checked=True))
+        return cls(description["name"], description["type"], parts)
+
     def rows_of(self, keys: Any) -> NDArray[np.int64]:
         """Rows of keys, an Arrow array or any sequence of them; -1 for a key that no node has."""
         given = self._as_keys(keys)
@@ -124,7 +168,7 @@ class StoreKeys:
             open_ = np.flatnonzero(rows < 0)
             if not open_.size:
                 break
-            found = part.find(given.take(pa.array(open_)), codes[open_])
+            found = part.find(given.take(as_arrow(open_)), codes[open_])
             rows[open_] = np.where(found < 0, -1, found + part.first_row)
         return rows
 
@@ -140,7 +184,7 @@ class StoreKeys:
         ]
         places = np.empty_like(order)
         places[order] = np.arange(order.size)
-        return pa.concat_arrays(found).take(pa.array(places))
+        return pa.concat_arrays(found).take(as_arrow(places))
 
     def _as_keys(self, keys: Any) -> pa.Array:
         wanted = pa.string() if self.type == "string" else pa.int64()
@@ -160,8 +204,15 @@ def open_keys(files: StoreFiles, manifest: Manifest) -> StoreKeys | None:
     """The keys of a store; None where its nodes have none."""
     if manifest.keys is None:
         return None
-    keys, index = (KeyFile(files, name, manifest.files[name].written) for name in (KEYS_NAME, KEY_INDEX_NAME))
-    return StoreKeys(manifest.keys.name, manifest.keys.type, [KeyPart(keys, index, 0, manifest.num_nodes)])
+    infos = [info for info in generation_infos(manifest) if info.first_node < info.num_nodes]
+    parts = []
+    for folder, info in zip(folders_with_rows(manifest), infos, strict=True):
+        keys, index = (
+            KeyFile(files, name, expected_file(manifest.files, name, files.location).written)
+            for name in (f"{folder}{KEYS_NAME}", f"{folder}{KEY_INDEX_NAME}")
+        )
+        parts.append(KeyPart(keys, index, info.first_node, info.num_nodes - info.first_node))
+    return StoreKeys(manifest.keys.name, manifest.keys.type, parts)
 
 
 def codes_of(keys: pa.Array) -> NDArray[Any]:
@@ -169,8 +220,12 @@ def codes_of(keys: pa.Array) -> NDArray[Any]:
     if not pa.types.is_string(keys.type):
         return np.asarray(keys.to_numpy())
     codes = np.empty(len(keys), np.uint64)
-    _, offsets, data = keys.buffers()
     if len(keys):
-        places = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
-        hash_texts(places, np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), codes)
+        data = keys.buffers()[2]
+        hash_texts(text_offsets(keys), np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), codes)
     return codes
+
+
+def text_offsets(texts: pa.Array) -> NDArray[np.int32]:
+    """Where each of some texts begins among the bytes of all, and where the last one ends."""
+    return np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]

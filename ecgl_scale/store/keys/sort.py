@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from ecgl_scale.store.edges.scratch import ScratchValues
 
-PAIR_BYTES = 48
+PAIR_BYTES = 64
 """A code and a row, their copies in order, the order, and what numpy's sort takes besides."""
-MIN_RUN_ROWS = 1 << 12
+MIN_RUN_ROWS = 1 << 17
 SAMPLES = 4
 """A run's samples for each run that there is."""
 
@@ -27,7 +27,7 @@ Pairs = tuple[NDArray[Any], NDArray[Any]]
 
 def rows_of_a_run(room_bytes: int, num_rows: int) -> int:
     """How many pairs a run has."""
-    return max(MIN_RUN_ROWS, min(num_rows, room_bytes // PAIR_BYTES))
+    return max(min(MIN_RUN_ROWS, num_rows), min(num_rows, room_bytes // PAIR_BYTES))
 
 
 def sort_pairs(

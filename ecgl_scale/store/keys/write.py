@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,18 +16,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ecgl_scale.base.durable import DurableWriter, WrittenFile, storage_errors
+from ecgl_scale.base.durable import WRITE_BUFFER_BYTES, DurableWriter, WrittenFile, storage_errors
 from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
+from ecgl_scale.base.memory import give_back_freed
+from ecgl_scale.base.parquet import as_arrow
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.edges.write import RESERVE_BYTES
 from ecgl_scale.store.files import LocalFiles
 from ecgl_scale.store.format import KEY_INDEX_NAME, KEYS_NAME, KeySection
-from ecgl_scale.store.keys.read import BATCH_ROWS, KeyFile, KeyPart, StoreKeys, codes_of
+from ecgl_scale.store.keys.read import BATCH_ROWS, KeyFile, KeyPart, StoreKeys, codes_of, text_offsets
 from ecgl_scale.store.keys.sort import PAIR_BYTES, rows_of_a_run, sort_pairs
 from ecgl_scale.store.source import GraphSource, NameSource
 from ecgl_scale.units import MIB, format_bytes
@@ -36,16 +38,19 @@ MAX_KEY_BYTES = 1024
 KEY_DISK_BYTES = 96
 """About what a node's key takes: some 30 bytes of text, the index, and the runs while it is sorted."""
 SCRATCH_NAME = "keys.scratch-files"
-BATCH_COPIES = 4
+READ_BYTES = 48 * MIB
+"""Batches of keys in several copies, and what Arrow keeps of those before."""
+WRITE_BYTES = 2 * WRITE_BUFFER_BYTES + 4 * MIB
+GIVE_BACK_AFTER = 8
 CHECKED_AT_ONCE = 1 << 14
 
 
 def plan_keys(num_nodes: int, *, room_bytes: int) -> StagePlan:
-    """What writing keys and their index needs: batches of keys, and the pairs that are sorted at once."""
-    batches = BATCH_COPIES * BATCH_ROWS * 64 + 8 * MIB
-    run_rows = rows_of_a_run(room_bytes - batches, num_nodes)
-    formula = f"{PAIR_BYTES} bytes for each of {run_rows:,} keys sorted at once + {format_bytes(batches)} of batches"
-    return StagePlan("keys", run_rows * PAIR_BYTES + batches, formula, setting="memory")
+    """What writing keys and their index needs: batches of keys, and then the pairs that are sorted at once."""
+    run_rows = rows_of_a_run(room_bytes - RESERVE_BYTES - WRITE_BYTES, num_nodes)
+    needed = RESERVE_BYTES + max(READ_BYTES, run_rows * PAIR_BYTES + WRITE_BYTES)
+    formula = f"40 MiB + {format_bytes(READ_BYTES)} of batches, or {PAIR_BYTES} bytes for each of {run_rows:,} keys"
+    return StagePlan("keys", needed, formula, setting="memory")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,16 +67,18 @@ def write_keys(graph: GraphSource, directory: Path, resources: Resources) -> Wri
     if graph.keys is None:
         return None
     source, num_nodes = graph.keys, graph.num_nodes
-    room_bytes = resources.room_bytes - RESERVE_BYTES
-    plan = plan_keys(num_nodes, room_bytes=room_bytes)
-    resources.require(RESERVE_BYTES + plan.host_bytes, stage=plan.stage, formula=plan.formula)
+    plan = plan_keys(num_nodes, room_bytes=resources.room_bytes)
+    resources.require(plan.host_bytes, stage=plan.stage, formula=plan.formula)
     resources.on_event(StageStarted(STAGE, num_nodes, "rows"))
     for name in (KEYS_NAME, KEY_INDEX_NAME):
         (directory / name).unlink(missing_ok=True)  # of a build that goes on
-    written = _write_column(source, num_nodes, directory / KEYS_NAME, resources.on_event)
+    with _system_allocator():
+        written = _write_column(source, num_nodes, directory / KEYS_NAME, resources.on_event)
     files = LocalFiles(directory)
     keys = KeyFile(files, KEYS_NAME, written)
     unsorted = KeyPart(keys, keys, 0, num_nodes, is_checked=True)
+    codes_of(unsorted.batch(0))  # loads the kernel, before it is seen what is left
+    give_back_freed()
     scratch = directory / SCRATCH_NAME
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
@@ -79,7 +86,7 @@ def write_keys(graph: GraphSource, directory: Path, resources: Resources) -> Wri
         pairs = sort_pairs(
             (codes_of(unsorted.batch(index)) for index in range(-(-num_nodes // BATCH_ROWS))),
             scratch,
-            run_rows=rows_of_a_run(room_bytes - plan_keys(0, room_bytes=room_bytes).host_bytes, num_nodes),
+            run_rows=rows_of_a_run(resources.room_bytes - WRITE_BYTES, num_nodes),
             row_dtype=np.dtype(np.uint32 if num_nodes < 1 << 32 else np.uint64),
             check=partial(_refuse_duplicates, source, unsorted),
         )
@@ -91,6 +98,17 @@ def write_keys(graph: GraphSource, directory: Path, resources: Resources) -> Wri
     return WrittenKeys(
         section, {KEYS_NAME: written, KEY_INDEX_NAME: index}, StoreKeys(section.name, section.type, [part])
     )
+
+
+@contextmanager
+def _system_allocator() -> Iterator[None]:
+    """Let Arrow take memory from the C library: its own allocator keeps 50 MiB of the text of a Parquet file."""
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
 
 
 def _write_column(source: NameSource, num_nodes: int, path: Path, on_event: EventSink) -> WrittenFile:
@@ -116,7 +134,9 @@ def _write_column(source: NameSource, num_nodes: int, path: Path, on_event: Even
 def _exact_batches(source: NameSource) -> Iterator[pa.Array]:
     held: list[pa.Array] = []
     held_rows = done = 0
-    for block in source.blocks(BATCH_ROWS):
+    for number, block in enumerate(source.blocks(BATCH_ROWS)):
+        if number % GIVE_BACK_AFTER == 0:
+            give_back_freed()
         _refuse_odd(source, block, done)
         done += len(block)
         held.append(block)
@@ -131,18 +151,20 @@ def _exact_batches(source: NameSource) -> Iterator[pa.Array]:
 
 
 def _refuse_odd(source: NameSource, block: pa.Array, done: int) -> None:
-    is_missing = block.is_null()
-    if source.type == "string":
-        lengths = pc.binary_length(block)
-        _refuse(source, pc.greater(lengths, MAX_KEY_BYTES), done, f"a key has more than {MAX_KEY_BYTES:,} bytes")
-        is_missing = pc.or_(is_missing, pc.equal(lengths, 0).fill_null(True))
+    is_missing = np.zeros(len(block), np.bool_)
+    if block.null_count:
+        is_missing = block.is_null().to_numpy(zero_copy_only=False)
+    if source.type == "string" and len(block):
+        lengths = np.diff(text_offsets(block))
+        _refuse(source, lengths > MAX_KEY_BYTES, done, f"a key has more than {MAX_KEY_BYTES:,} bytes")
+        is_missing = is_missing | (lengths == 0)
     _refuse(source, is_missing, done, "a node has no key")
 
 
-def _refuse(source: NameSource, is_bad: pa.Array, done: int, what: str) -> None:
-    row = pc.index(is_bad, pa.scalar(True)).as_py()
-    if row >= 0:
-        raise InvalidInputError(what, where=source.where(done + row), expected="a key of its own for every node")
+def _refuse(source: NameSource, is_bad: NDArray[np.bool_], done: int, what: str) -> None:
+    if is_bad.any():
+        row = done + int(np.argmax(is_bad))
+        raise InvalidInputError(what, where=source.where(row), expected="a key of its own for every node")
 
 
 def _refuse_duplicates(source: NameSource, keys: KeyPart, codes: NDArray[Any], rows: NDArray[Any]) -> None:
@@ -161,7 +183,7 @@ def _refuse_duplicates(source: NameSource, keys: KeyPart, codes: NDArray[Any], r
 
 
 def _write_index(pairs: tuple[NDArray[Any], NDArray[Any]], path: Path) -> WrittenFile:
-    columns = [pa.array(values) for values in pairs]
+    columns = [as_arrow(values) for values in pairs]
     schema = pa.schema([pa.field("code", columns[0].type), pa.field("row", columns[1].type)])
     with DurableWriter(path) as sink:
         with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:

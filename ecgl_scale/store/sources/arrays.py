@@ -34,20 +34,21 @@ from ecgl_scale.store.sources.node_columns import (
 
 
 def array_source(
-    edge_index: Any,
+    edge_index: Any = None,
     *,
     x: Any = None,
     y: Any = None,
     num_nodes: int | None = None,
     columns: Mapping[str, Any] | None = None,
     name: str = "arrays",
+    adds: bool = False,
 ) -> GraphSource:
     """Describe a graph held in memory.
 
     Parameters
     ----------
     edge_index
-        Integers [2, E], or a pair (src, dst) of equally long arrays.
+        Integers [2, E], or a pair (src, dst) of equally long arrays; None for no edges.
     x
         Features [N, K]: an array, a tensor, or a scipy sparse matrix.
     y
@@ -56,8 +57,10 @@ def array_source(
         Taken from ``x``, ``y`` or ``columns`` if not given.
     columns
         Further arrays of one value a node.
+    adds
+        The nodes come to a graph that is there; where nothing tells how many, there are none.
     """
-    src, dst = _edge_rows(edge_index, name)
+    src, dst = _edge_rows(np.empty((2, 0), np.int64) if edge_index is None else edge_index, name)
     sparse = x.tocsr() if hasattr(x, "tocsr") else None
     dense = None if x is None or sparse is not None else to_numpy(x, f"{name}: x")
     arrays = {key: to_numpy(values, f"{name}: {key}") for key, values in (columns or {}).items()}
@@ -70,7 +73,7 @@ def array_source(
         else:
             arrays = {"label": to_numpy(y, f"{name}: y")} | arrays
     if num_nodes is None:
-        num_nodes = _infer_num_nodes([sparse, dense, *arrays.values()], name)
+        num_nodes = _infer_num_nodes([sparse, dense, *arrays.values()], name, adds=adds)
     return GraphSource(
         name=name,
         num_nodes=num_nodes,
@@ -119,10 +122,17 @@ def _edge_rows(edge_index: Any, name: str) -> tuple[IntArray, IntArray]:
     return (both[0], both[1]) if both[0].size else (both[0].astype(np.int64), both[1].astype(np.int64))
 
 
-def _infer_num_nodes(candidates: list[Any], name: str) -> int:
+def no_edges(origin: str) -> ArrayEdges:
+    """The edges of a source that has only nodes."""
+    return ArrayEdges(np.empty(0, np.int64), np.empty(0, np.int64), origin)
+
+
+def _infer_num_nodes(candidates: list[Any], name: str, *, adds: bool) -> int:
     for candidate in candidates:
         if candidate is not None and candidate.shape:
             return int(candidate.shape[0])
+    if adds:
+        return 0
     raise InvalidInputError("the number of nodes is not known", where=name, fix="give num_nodes, x or y")
 
 

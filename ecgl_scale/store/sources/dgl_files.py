@@ -62,7 +62,7 @@ DATASETS = {
 _LAYOUT = f"{CORA_FILE}, or {REDDIT_NODES} and {REDDIT_EDGES[0]}"
 
 
-def open_dgl(name_or_path: str, *, cache: Path, on_event: EventSink = ignore_events) -> GraphSource:
+def open_dgl(name_or_path: str, *, cache: Path, on_event: EventSink = ignore_events, adds: bool = False) -> GraphSource:
     """Open CoraFull or Reddit.
 
     Parameters
@@ -72,6 +72,8 @@ def open_dgl(name_or_path: str, *, cache: Path, on_event: EventSink = ignore_eve
         holds them, or DGL's zip.
     cache
         Where downloads go, and deflated .npz files of a zip.
+    adds
+        The nodes come to a graph that is there: labels and features are of the new ones, the matrix is of all.
 
     Returns
     -------
@@ -81,8 +83,8 @@ def open_dgl(name_or_path: str, *, cache: Path, on_event: EventSink = ignore_eve
     """
     files, first_file = _locate(name_or_path, cache, on_event)
     if first_file == REDDIT_NODES:
-        return _open_reddit(files, cache)
-    return _open_cora(open_published_npz(files, first_file, cache=cache, skip_objects=True), first_file)
+        return _open_reddit(files, cache, adds=adds)
+    return _open_cora(open_published_npz(files, first_file, cache=cache, skip_objects=True), first_file, adds=adds)
 
 
 def _locate(name_or_path: str, cache: Path, on_event: EventSink) -> tuple[PublishedFiles, str]:
@@ -126,9 +128,10 @@ def _only_dataset(candidates: list[PublishedFiles], path: Path) -> tuple[Publish
     return found[0]
 
 
-def _open_cora(arrays: NpzFile, file_name: str) -> GraphSource:
-    num_nodes = _square(arrays, "adj_shape")
-    edges = _both_directions(arrays, num_nodes)
+def _open_cora(arrays: NpzFile, file_name: str, *, adds: bool) -> GraphSource:
+    num_all = _square(arrays, "adj_shape")
+    num_nodes = arrays.header("labels").size if adds else num_all
+    edges = _both_directions(arrays, num_all)
     known = file_name == CORA_FILE
     name = "corafull" if known else Path(file_name).stem
     return GraphSource(
@@ -207,7 +210,7 @@ def _sparse_features(arrays: NpzFile, num_nodes: int) -> SparseSource:
     return SparseSource(int(shape[1]), num_values, arrays.where("attr_data"), blocks)
 
 
-def _open_reddit(files: PublishedFiles, cache: Path) -> GraphSource:
+def _open_reddit(files: PublishedFiles, cache: Path, *, adds: bool) -> GraphSource:
     edges_file = next((name for name in REDDIT_EDGES if files.has(name)), None)
     if edges_file is None or not files.has(REDDIT_NODES):
         missing = REDDIT_NODES if edges_file else REDDIT_EDGES[0]
@@ -217,7 +220,8 @@ def _open_reddit(files: PublishedFiles, cache: Path) -> GraphSource:
     kind = graph.load("format", 64).reshape(-1)
     if kind.tolist() not in ([b"coo"], ["coo"]):
         raise InvalidInputError(f"the matrix has format {kind.tolist()}", where=graph.where("format"), expected="coo")
-    num_nodes = _square(graph, "shape")
+    num_all = _square(graph, "shape")
+    num_nodes = nodes.header("label").size if adds else num_all
     num_edges = graph.header("row").size
     for name in ("row", "col"):
         header = graph.header(name)

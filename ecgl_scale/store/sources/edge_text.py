@@ -40,17 +40,24 @@ class TextEdges:
     dst_column: str
     num_edges: int
     """Estimated from the file's size and the first rows."""
+    by_key: bool = False
+    """Nodes are keys, whatever they look like, and so text."""
 
     def blocks(self, max_edges: int) -> Iterator[EdgeBlock]:
         """Read blocks of edges in order."""
+        for batch, first_row in self.batches(max_edges):
+            src, dst = (self._ids(batch, name, first_row) for name in (self.src_column, self.dst_column))
+            yield EdgeBlock(src, dst, str(self.path), first_row)
+
+    def batches(self, max_edges: int) -> Iterator[tuple[Any, int]]:
+        """Read both columns in order, each batch with its first line."""
         max_edges = max(1, max_edges)
         reader = self._next(self._open, max_edges)
-        first_row = 0
+        first_row = self.skip_rows + 1
         while reader is not None and (batch := self._next(next, reader, None)) is not None:
             for first in range(0, batch.num_rows, max_edges):
                 part = batch.slice(first, max_edges)
-                src, dst = (self._ids(part, name, first_row) for name in (self.src_column, self.dst_column))
-                yield EdgeBlock(src, dst, str(self.path), self.skip_rows + first_row + 1)
+                yield part, first_row
                 first_row += part.num_rows
 
     def _open(self, max_edges: int) -> Any:
@@ -67,7 +74,12 @@ class TextEdges:
                 column_names=self.names,
             ),
             parse_options=csv.ParseOptions(delimiter=self.delimiter),
-            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(wanted, pa.int64()), include_columns=wanted),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(wanted, pa.string() if self.by_key else pa.int64()),
+                include_columns=wanted,
+                strings_can_be_null=True,
+                null_values=["", *([] if self.by_key else csv.ConvertOptions().null_values)],
+            ),
         )
 
     def _next(self, step: Any, *arguments: Any) -> Any:
@@ -92,14 +104,14 @@ class TextEdges:
         column = batch.column(batch.schema.get_field_index(name))
         if column.null_count:
             first_null = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            row = self.skip_rows + first_row + first_null + 1
+            row = first_row + first_null
             raise InvalidInputError(
                 f"column {name!r} is empty", where=f"{self.path}, row {row}", expected="an integer in every row"
             )
         return column.to_numpy()
 
 
-def open_text_edges(path: Path, src_column: str, dst_column: str) -> TextEdges:
+def open_text_edges(path: Path, src_column: str, dst_column: str, *, by_key: bool = False) -> TextEdges:
     """Look at the first lines of a text file of edges."""
     with reading(path):
         size = path.stat().st_size
@@ -115,6 +127,8 @@ def open_text_edges(path: Path, src_column: str, dst_column: str) -> TextEdges:
     delimiter = _delimiter(path, rows[0])
     fields = [field.strip().strip('"') for field in rows[0].split(delimiter)]
     has_header = not all(_INTEGER.fullmatch(field) for field in fields)
+    if by_key:  # which may be any words
+        has_header = src_column in fields and dst_column in fields
     if has_header:
         _check_header(path, fields, src_column, dst_column)
     elif len(fields) != 2:
@@ -127,7 +141,7 @@ def open_text_edges(path: Path, src_column: str, dst_column: str) -> TextEdges:
     if len(sample) == SAMPLE_BYTES:
         num_edges = max(num_edges, size * (GZIP_RATIO if is_gzip else 1) * len(rows) // SAMPLE_BYTES)
     names = tuple(fields) if has_header else (src_column, dst_column)
-    return TextEdges(path, delimiter, first_row + has_header, names, src_column, dst_column, num_edges)
+    return TextEdges(path, delimiter, first_row + has_header, names, src_column, dst_column, num_edges, by_key)
 
 
 def _delimiter(path: Path, row: str) -> str:

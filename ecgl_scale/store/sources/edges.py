@@ -1,41 +1,39 @@
 """A graph in files of edges: Parquet, Arrow IPC, text, raw pairs; features and labels beside them.
 
-Raw pairs are read by their numbers; Parquet by row groups and Arrow by batches, as long as these are not larger than
-what is asked for at once. Everything else is streamed.
+Nodes are numbers, or keys that the store will know. Raw pairs are read by their numbers, tables by parts where these
+are small enough (``table_edges``). Everything else is streamed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from ecgl_scale.engine.block import Block
-from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource, JoinedEdges, StreamedEdges, file_identity
+from ecgl_scale.store.edge_source import EdgeSource, JoinedEdges, StreamedEdges
 from ecgl_scale.store.source import GraphSource
+from ecgl_scale.store.sources.arrays import no_edges
 from ecgl_scale.store.sources.edge_text import TEXT_SUFFIXES, open_text_edges
+from ecgl_scale.store.sources.keyed_edges import KeyedTableEdges, KeyedTextEdges
+from ecgl_scale.store.sources.names import table_names
 from ecgl_scale.store.sources.node_columns import check_integers, join_columns
-from ecgl_scale.store.sources.node_files import open_columns, open_features, open_labels
+from ecgl_scale.store.sources.node_files import count_rows, open_columns, open_features, open_labels
 from ecgl_scale.store.sources.npy import reading
 from ecgl_scale.store.sources.npy_edges import NpyEdges
-from ecgl_scale.store.sources.tables import TABLE_SUFFIXES, Table, is_table, open_table
+from ecgl_scale.store.sources.table_edges import TableEdges
+from ecgl_scale.store.sources.tables import TABLE_SUFFIXES, is_table, open_table
 
 RawDtype = Literal["uint32", "uint64"]
 RAW_SUFFIXES = (".u32", ".u64", ".bin")
-PARTS_JOINED = 8
-"""Parts are joined up to this fraction of a piece: a copy costs more than one small piece, and less than tiny ones."""
 
 
 def open_edge_files(
-    paths: Sequence[Path],
+    paths: Sequence[Path] | None,
     *,
-    num_nodes: int,
+    num_nodes: int | None = None,
     features: Path | None = None,
     labels: Path | None = None,
     columns: Path | None = None,
@@ -43,15 +41,17 @@ def open_edge_files(
     src_column: str = "src",
     dst_column: str = "dst",
     raw_dtype: RawDtype = "uint32",
+    by_key: bool = False,
 ) -> GraphSource:
-    """Describe a graph in files of edges.
+    """Describe a graph in files of edges, or nodes alone that come to a graph which is there.
 
     Parameters
     ----------
     paths
-        Files, or glob patterns, of one or several formats; a pattern's matches come in sorted order.
+        Files, or glob patterns, of one or several formats; a pattern's matches come in sorted order. None: no edges.
     num_nodes
-        Ids run from 0 to this, exclusive.
+        Ids run from 0 to this, exclusive; where the nodes come to a graph that is there, on from its nodes. If not
+        given: as many as ``features`` has rows, else none.
     features
         A .npy file or a Zarr array directory of shape [num_nodes, K].
     labels
@@ -64,16 +64,22 @@ def open_edge_files(
         Names of the columns in Parquet, Arrow, and text with a header.
     raw_dtype
         What .bin files hold; .u32 and .u64 say it by their names.
+    by_key
+        Edges name nodes by their keys, not by their numbers.
     """
+    if num_nodes is None:
+        num_nodes = 0 if features is None else count_rows(Path(features))
     if num_nodes < 0:
         raise InvalidInputError(f"the number of nodes is {num_nodes}", expected="0 or more")
-    expanded = expand_paths(paths)
-    parts, counts = zip(*(_open_edges(path, src_column, dst_column, raw_dtype) for path in expanded), strict=True)
+    expanded = [] if paths is None else expand_paths(paths)
+    ends = (src_column, dst_column)
+    opened = [_open_keyed(path, *ends) if by_key else _open_edges(path, *ends, raw_dtype) for path in expanded]
+    edges = JoinedEdges(tuple(part for part, _ in opened), tuple(count for _, count in opened))
     return GraphSource(
-        name=expanded[0].name.split(".")[0],
+        name=expanded[0].name.split(".")[0] if expanded else "nodes",
         num_nodes=num_nodes,
-        num_edges_hint=sum(counts),
-        edges=JoinedEdges(parts, counts),
+        num_edges_hint=sum(edges.counts),
+        edges=edges if expanded else no_edges("no file"),
         features=None if features is None else open_features(Path(features), num_nodes),
         columns=join_columns(
             [] if labels is None else [open_labels(Path(labels), num_nodes)],
@@ -86,6 +92,7 @@ def open_edge_files(
             "features": None if features is None else str(features),
             "labels": None if labels is None else str(labels),
             "columns": None if columns is None else str(columns),
+            **({"by_key": True} if by_key else {}),
         },
     )
 
@@ -137,64 +144,23 @@ def _open_edges(path: Path, src_column: str, dst_column: str, raw_dtype: RawDtyp
     )
 
 
-@dataclass(frozen=True)
-class TableEdges(EdgeSource):
-    """Edges in a Parquet or Arrow file, of which row groups or batches can be read by themselves."""
-
-    kind = "table"
-    table: Table
-    src_column: str
-    dst_column: str
-
-    def cut(self, max_edges: int) -> list[Block] | None:
-        """Single parts, or runs of small ones, which are copied together.
-
-        None where a part alone has more edges than a piece: it would be decoded anew for each.
-        """
-        parts = self.table.parts
-        if parts is None or max(parts, default=0) > max_edges:
-            return None
-        cuts = [0]
-        for stop in accumulate(parts):
-            if len(cuts) > 1 and stop - cuts[-2] <= max_edges // PARTS_JOINED:
-                cuts[-1] = stop
-            elif stop > cuts[-1]:
-                cuts.append(stop)
-        return [Block(index, *bounds) for index, bounds in enumerate(pairwise(cuts))]
-
-    def read(self, start: int, stop: int) -> EdgeBlock:
-        """The parts that begin from ``start`` on, before ``stop``."""
-        starts = [0, *accumulate(self.table.parts or ())]
-        wanted = [part for part, first in enumerate(starts[:-1]) if start <= first < stop]
-        blocks = list(self._blocks(stop - start, start, wanted))
-        if len(blocks) == 1:
-            return blocks[0]
-        src, dst = (np.concatenate([getattr(block, side) for block in blocks]) for side in ("src", "dst"))
-        return EdgeBlock(src, dst, str(self.table.path), start)
-
-    def stream(self, max_edges: int) -> Iterator[EdgeBlock]:
-        """All edges in order."""
-        return self._blocks(max_edges, 0)
-
-    def _blocks(self, max_edges: int, first_row: int, parts: Sequence[int] | None = None) -> Iterator[EdgeBlock]:
-        names = [self.src_column, self.dst_column]
-        for batch in self.table.batches(names, max_edges, parts):
-            src, dst = (self.table.values(batch, name, first_row) for name in names)
-            yield EdgeBlock(src, dst, str(self.table.path), first_row)
-            first_row += batch.num_rows
-
-    def identity(self) -> Json:
-        """The file and its columns."""
-        return {**self.describe(self.table.path), "file": file_identity(self.table.path)}
-
-    def describe(self, work: Path) -> Json:  # noqa: ARG002
-        """Name the file and its columns."""
-        return {"path": str(self.table.path), "src_column": self.src_column, "dst_column": self.dst_column}
-
-    @classmethod
-    def open(cls, description: Json) -> TableEdges:
-        """Open the file again."""
-        return cls(open_table(Path(description["path"])), description["src_column"], description["dst_column"])
+def _open_keyed(path: Path, src_column: str, dst_column: str) -> tuple[EdgeSource, int]:
+    """The edges of a file that names nodes by their keys, and how many there are."""
+    with reading(path):
+        path.stat()
+    if is_table(path):
+        table = open_table(path)
+        for column in (src_column, dst_column):
+            table_names(column, table)  # which looks at its type
+        return KeyedTableEdges(table, src_column, dst_column), table.num_rows
+    if path.name.lower().endswith(TEXT_SUFFIXES):
+        text = open_text_edges(path, src_column, dst_column, by_key=True)
+        return KeyedTextEdges(text), text.num_edges
+    raise InvalidInputError(
+        "files of this format do not name nodes by keys",
+        where=path,
+        expected=f"a name that ends with one of {', '.join((*TABLE_SUFFIXES, *TEXT_SUFFIXES))}",
+    )
 
 
 def _open_raw(path: Path, dtype: np.dtype[Any]) -> tuple[EdgeSource, int]:

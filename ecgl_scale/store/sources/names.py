@@ -53,7 +53,7 @@ def as_words(values: Any) -> pa.Array | None:
         found = values if isinstance(values, pa.Array) else pa.array(values, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError):
         return None
-    return _as_names(found, "labels") if isinstance(found, pa.Array) and is_text(str(found.type)) else None
+    return as_names(found, "labels") if isinstance(found, pa.Array) and is_text(str(found.type)) else None
 
 
 def words_column(name: str, words: pa.Array, origin: str) -> NameSource:
@@ -89,7 +89,7 @@ def numpy_names(
     def names(max_rows: int) -> Iterator[pa.Array]:
         first_row = 0
         for block in blocks(max(1, min(max_rows, most_rows))):
-            yield _as_names(pa.array(block), f"{origin}, rows from {first_row} on")
+            yield as_names(pa.array(block), f"{origin}, rows from {first_row} on")
             first_row += len(block)
 
     return NameSource(name, "int64" if dtype.kind in "iu" else "string", origin, names)
@@ -107,7 +107,7 @@ def table_names(name: str, table: Table, *, is_by_node: bool = False) -> NameSou
         for batch in table.batches(table.with_node(name) if is_by_node else [name], max_rows):
             if is_by_node:
                 table.check_order(batch, first_row)
-            yield _as_names(batch.column(name), f"{origin}, rows from {first_row} on")
+            yield as_names(batch.column(name), f"{origin}, rows from {first_row} on")
             first_row += batch.num_rows
 
     return NameSource(name, "string" if is_text(found) else "int64", origin, names)
@@ -165,7 +165,7 @@ def _text_blocks(path: Path, delimiter: str, fields: list[str] | None, name: str
             yield batch.column(0).slice(first, max(1, max_rows))
 
 
-def _as_names(values: pa.Array, where: str) -> pa.Array:
+def as_names(values: pa.Array, where: str) -> pa.Array:
     """Strings or int64 of whatever stands for them."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()

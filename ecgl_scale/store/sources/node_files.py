@@ -21,7 +21,7 @@ from ecgl_scale.store.row_source import RowSource
 from ecgl_scale.store.source import AnyArray, AnyColumn, DenseSource, NameSource
 from ecgl_scale.store.sources.names import is_text, table_names
 from ecgl_scale.store.sources.node_columns import LABEL, check_features, check_rows, node_column
-from ecgl_scale.store.sources.npy import open_npy, reading
+from ecgl_scale.store.sources.npy import NpyFile, open_npy, reading
 from ecgl_scale.store.sources.npz import npz_columns
 from ecgl_scale.store.sources.tables import NODE, Table, is_node_table, open_table
 from ecgl_scale.units import GIB, MIB, format_bytes
@@ -33,18 +33,28 @@ SAFE_CODECS = CHECKSUMS | COMPRESSORS | LAYOUTS
 MAX_CHUNK_BYTES = GIB
 
 
+def count_rows(path: Path) -> int:
+    """Rows of features in a .npy file or a Zarr array directory."""
+    shape = _open_zarr(path).shape if path.is_dir() else _open_npy_features(path).shape
+    return int(shape[0]) if shape else 0
+
+
 def open_features(path: Path, num_nodes: int) -> DenseSource:
     """Describe features in a .npy file or a Zarr array directory."""
     if path.is_dir():
-        return _open_zarr(path, num_nodes)
+        return _zarr_features(path, num_nodes)
+    file = _open_npy_features(path)
+    check_features(file.shape, file.dtype, num_nodes, path)
+    rows = None if file.header.is_columns else NpyRows(path.absolute())
+    return DenseSource(file.shape[1], file.dtype, str(path), file.blocks, rows)
+
+
+def _open_npy_features(path: Path) -> NpyFile:
     with reading(path):
         path.stat()
     if path.suffix.lower() != ".npy":
         raise InvalidInputError("features come in another format", where=path, expected=".npy or a Zarr directory")
-    file = open_npy(path)
-    check_features(file.shape, file.dtype, num_nodes, path)
-    rows = None if file.header.is_columns else NpyRows(path.absolute())
-    return DenseSource(file.shape[1], file.dtype, str(path), file.blocks, rows)
+    return open_npy(path)
 
 
 class NpyRows(RowSource):
@@ -150,13 +160,17 @@ def _labels(column: Any, dtype: np.dtype[Any]) -> AnyArray:
     return values
 
 
-def _open_zarr(path: Path, num_nodes: int) -> DenseSource:
+def _open_zarr(path: Path) -> Any:
     import zarr
 
     with reading(path):
         _check_codecs(path)
-        array: Any = zarr.open_array(path, mode="r")
-        shape, dtype, chunks = tuple(array.shape), np.dtype(array.dtype), tuple(array.chunks)
+        return zarr.open_array(path, mode="r")
+
+
+def _zarr_features(path: Path, num_nodes: int) -> DenseSource:
+    array = _open_zarr(path)
+    shape, dtype, chunks = tuple(array.shape), np.dtype(array.dtype), tuple(array.chunks)
     check_features(shape, dtype, num_nodes, path)
     chunk_bytes = int(np.prod(chunks, dtype=object)) * dtype.itemsize
     if chunk_bytes > MAX_CHUNK_BYTES:

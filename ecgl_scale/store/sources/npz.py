@@ -19,6 +19,7 @@ from ecgl_scale.store.source import (
     GraphSource,
     SparseSource,
 )
+from ecgl_scale.store.sources.arrays import no_edges
 from ecgl_scale.store.sources.names import npz_names
 from ecgl_scale.store.sources.node_columns import (
     check_csr_indices,
@@ -38,11 +39,17 @@ LABEL_KEYS = ("y", "label")
 RESERVED = frozenset({"edge_index", "num_nodes", "x", *CSR_PARTS, *LABEL_KEYS})
 
 
-def open_npz_source(path: Path, columns: Path | None = None, id_column: str | None = None) -> GraphSource:
-    """Describe the graph of an .npz file, with further node columns from a second one; one may have the keys."""
+def open_npz_source(
+    path: Path, columns: Path | None = None, id_column: str | None = None, *, adds: bool = False
+) -> GraphSource:
+    """Describe the graph of an .npz file, with further node columns from a second one; one may have the keys.
+
+    With ``adds`` it comes to a graph that is there: its nodes are new ones, and it may have no edges, or no nodes.
+    """
     file = open_npz(path)
-    num_edges = _check_edges(file)
-    num_nodes = _num_nodes(file)
+    has_edges = not adds or "edge_index" in file.members
+    num_edges = _check_edges(file) if has_edges else 0
+    num_nodes = _num_nodes(file, adds=adds)
     labels = [key for key in LABEL_KEYS if key in file.members]
     if len(labels) > 1:
         raise InvalidInputError("the file has both y and label", where=file.path, fix="remove one of them")
@@ -58,7 +65,7 @@ def open_npz_source(path: Path, columns: Path | None = None, id_column: str | No
         name=file.path.stem,
         num_nodes=num_nodes,
         num_edges_hint=num_edges,
-        edges=npy_edges(file, "edge_index"),
+        edges=npy_edges(file, "edge_index") if has_edges else no_edges(str(file.path)),
         features=_features(file, num_nodes),
         columns=join_columns(_columns(file, [*labels, *taken], num_nodes, id_column), more),
         id_column=id_column,
@@ -88,7 +95,7 @@ def _columns(file: NpzFile, names: Iterable[str], num_nodes: int, id_column: str
         yield node_column(key, header.shape, header.dtype, num_nodes, origin=file.where(key), blocks=blocks)
 
 
-def _num_nodes(file: NpzFile) -> int:
+def _num_nodes(file: NpzFile, *, adds: bool) -> int:
     if "num_nodes" in file.members:
         header = file.members["num_nodes"]
         check_integers(header.dtype, "num_nodes", file.where("num_nodes"))
@@ -105,6 +112,8 @@ def _num_nodes(file: NpzFile) -> int:
     for key in ("x", *LABEL_KEYS):
         if key in file.members and file.members[key].shape:
             return file.members[key].shape[0]
+    if adds:
+        return 0
     raise InvalidInputError(
         "the number of nodes is not known", where=file.path, fix="add num_nodes, x or y to the file"
     )

@@ -1,0 +1,197 @@
+"""Predictions for some nodes of a store: those asked for, or those that have changed since a table was written."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ecgl_scale.base.memory import own_memory_bytes
+from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.engine.resources import Resources
+from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.infer.feature_reader import FeatureReader
+from ecgl_scale.infer.hops import hop_settings, write_hops
+from ecgl_scale.infer.program import write_program
+from ecgl_scale.infer.settings import read_layers
+from ecgl_scale.infer.some_nodes import NeighbourhoodTooLargeError, NodeInference
+from ecgl_scale.session.infer_whole import (
+    KERNEL_BYTES,
+    infer_whole,
+    multiply_layers,
+    plan_whole,
+    plan_write,
+    require_same_features,
+)
+from ecgl_scale.session.saved_model import SavedModel
+from ecgl_scale.session.score_table import (
+    WRITE_ROWS,
+    Ints,
+    Scores,
+    TableInfo,
+    digest_of,
+    read_scores,
+    scores_of,
+    scores_of_all,
+    settings_of,
+)
+from ecgl_scale.session.setup import infer_settings
+from ecgl_scale.store.checked import checked_ids
+from ecgl_scale.store.graph import GraphStore
+
+_log = logging.getLogger(__name__)
+SCORED_BYTES = 8 + 8 + 4
+"""Node, label and score, as they are held."""
+
+
+@dataclass(frozen=True, eq=False)
+class SomePredictions:
+    """Scores of the nodes that were computed, and how."""
+
+    scores: Scores
+    plan: MemoryPlan
+    about: dict[str, Any]
+    """seconds, backend, batches, and how many nodes the ``neighbourhood`` has: all where every node was predicted."""
+
+
+def predict_some(model: SavedModel, graph: GraphStore, ids: Ints, work: Path, resources: Resources) -> SomePredictions:
+    """Scores of the nodes ``ids``, which ascend: from their neighbourhood, or where that is no less from the graph."""
+    started = time.perf_counter()
+    scores = Scores(ids, np.empty(ids.size, np.int64), np.empty(ids.size, np.float32))
+    classes = model.labels_in(graph)
+    inference = _inference(model, graph, resources)
+    try:
+        plan = _plan(model, inference, ids, resources)
+        for start, rows in inference.run(ids):
+            logits = multiply_layers(model, rows) if model.config.learn.num_hops else rows
+            _put(scores, start, logits, classes)
+        about = {"batches": inference.num_batches, "neighbourhood": inference.num_sources}
+    except NeighbourhoodTooLargeError:
+        _log.info("the nodes' neighbourhood is most of the graph, or does not fit: every node is predicted")
+        plan = plan_whole(model, graph, resources)
+        logits = infer_whole(model, graph, work, resources)["logits"]
+        for start in range(0, ids.size, WRITE_ROWS):
+            _put(scores, start, logits[ids[start : start + WRITE_ROWS]], classes)
+        about = {"batches": 1, "neighbourhood": graph.num_nodes}
+    seconds = time.perf_counter() - started
+    return SomePredictions(scores, plan, {"seconds": seconds, "backend": inference.backend, **about})
+
+
+def predict_labels(model: SavedModel, graph: GraphStore, nodes: Any, resources: Resources) -> Ints:
+    """The label of each of ``nodes``, in their order; of every node where there are none."""
+    require_same_features(model, graph)
+    with TemporaryDirectory(prefix="ecgl-predict-") as name:
+        work = Path(name)
+        resources = resources.with_work(work / "engine")
+        if nodes is None:
+            logits, classes = infer_whole(model, graph, work, resources)["logits"], model.labels_in(graph)
+            return np.concatenate([scores.label for scores in scores_of_all(logits, classes)])
+        ids, places = np.unique(checked_ids(nodes, graph.num_nodes), return_inverse=True)
+        return predict_some(model, graph, ids, work, resources).scores.label[places]
+
+
+def _inference(model: SavedModel, graph: GraphStore, resources: Resources) -> NodeInference:
+    config, features = model.config, FeatureReader(graph, model.scaling)
+    if config.learn.num_hops:
+        program = write_hops(features.width, config.learn.num_hops)
+        return NodeInference(program, features, hop_settings(config.infer.norm), resources)
+    settings = infer_settings(config)
+    layers = read_layers(model.weights.arrays(), features.width)
+    return NodeInference(write_program(layers, settings, sparse=features.is_sparse), features, settings, resources)
+
+
+def _plan(model: SavedModel, inference: NodeInference, ids: Ints, resources: Resources) -> MemoryPlan:
+    held, scored = own_memory_bytes(), SCORED_BYTES * ids.size
+    stage = inference.plan(ids)
+    stage = replace(stage, host_bytes=stage.host_bytes + scored + KERNEL_BYTES)
+    plan = MemoryPlan((stage, plan_write(model, ids.size, held_bytes=scored)), held, resources.budget)
+    _log.info(plan.summary())
+    return plan
+
+
+def _put(scores: Scores, start: int, logits: Any, classes: Ints) -> None:
+    for first in range(0, len(logits), WRITE_ROWS):
+        rows = logits[first : first + WRITE_ROWS]
+        here = slice(start + first, start + first + len(rows))
+        found = scores_of(rows, scores.nodes[here], classes)
+        scores.label[here], scores.score[here] = found.label, found.score
+
+
+def require_same(info: TableInfo, model: SavedModel, graph: GraphStore, where: Path) -> None:
+    """Refuse a table that is not of this model and of an earlier, or this very, state of this store."""
+    fix = "write the predictions anew, without --update"
+    if info.model != digest_of(model):
+        raise InvalidInputError("the predictions are of another model", where=where, fix=fix)
+    if info.settings != settings_of(model):
+        raise InvalidInputError(
+            f"the predictions were made with {info.settings}", where=where, expected=str(settings_of(model)), fix=fix
+        )
+    if info.nodes != "all":
+        raise InvalidInputError("the predictions are of some nodes alone", where=where, expected="all nodes", fix=fix)
+    before = None if info.generation > graph.generation else _at(graph, info.generation)
+    if before is not None and not np.array_equal(model.labels_in(before), model.labels_in(graph)):
+        raise InvalidInputError("the store has other numbers for the model's classes now", where=where, fix=fix)
+    if before is None or before.identity != info.store:
+        raise InvalidInputError(
+            "the predictions are of another store",
+            where=where,
+            expected=f"predictions of {graph.path}, up to the generation {graph.generation} or an earlier one",
+            fix=fix,
+        )
+
+
+def _at(graph: GraphStore, generation: int) -> GraphStore:
+    return graph if generation == graph.generation else GraphStore.open(graph.path, generation)
+
+
+def updated(old: Path, info: TableInfo, fresh: Scores, num_nodes: int) -> Iterator[Scores]:
+    """The rows of a table with those that were computed anew, and those of nodes that are new, in order.
+
+    Memory: a batch, a few times.
+    """
+    batches = read_scores(old, info.num_nodes)
+    waiting = Scores(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
+    for start in range(0, num_nodes, WRITE_ROWS):
+        nodes = np.arange(start, min(start + WRITE_ROWS, num_nodes))
+        while waiting.nodes.size < min(nodes[-1] + 1, info.num_nodes) - start:
+            waiting = _joined(waiting, next(batches))
+        label, score = np.zeros(nodes.size, np.int64), np.zeros(nodes.size, np.float32)
+        copied = slice(0, min(waiting.nodes.size, nodes.size))
+        label[copied], score[copied] = waiting.label[copied], waiting.score[copied]
+        waiting = waiting.part(copied.stop, waiting.nodes.size)
+        here = slice(*np.searchsorted(fresh.nodes, [start, start + nodes.size]))
+        places = fresh.nodes[here] - start
+        label[places], score[places] = fresh.label[here], fresh.score[here]
+        yield Scores(nodes, label, score)
+    for _ in batches:  # which ends where its count is checked
+        pass
+
+
+def _joined(first: Scores, second: Scores) -> Scores:
+    return Scores(
+        np.append(first.nodes, second.nodes), np.append(first.label, second.label), np.append(first.score, second.score)
+    )
+
+
+def learned_nodes(model: SavedModel, graph: GraphStore) -> int:
+    """How many nodes the store had when the model learned from it; those after them are new to it."""
+    found = model.more.get("num_nodes")
+    if not isinstance(found, int):
+        raise UsageError(
+            "the model does not say which nodes of the store are new to it",
+            expected="a model with its seal, sealed.json",
+            fix="name the nodes in a file",
+        )
+    if found > graph.num_nodes:
+        raise InvalidInputError(
+            f"the model has learned from {found:,} nodes, and the store has {graph.num_nodes:,}",
+            where=graph.path,
+            expected="the store that it has learned from, as it is now",
+        )
+    return found
