@@ -20,6 +20,7 @@ from ecgl_scale.cli import (
     compact,
     doctor,
     drop,
+    forget,
     generate,
     ingest,
     inspect,
@@ -56,6 +57,7 @@ app.command("methods")(methods.methods)
 app.command("plan")(run.plan)
 app.command("run")(run.run)
 app.command("update")(update.update)
+app.command("forget")(forget.forget)
 app.command("sweep")(sweep.sweep)
 app.command("slurm")(slurm.slurm)
 app.command("infer")(run.infer)

@@ -103,6 +103,7 @@ def settings_of(model: SavedModel) -> dict[str, Any]:
 def scores_of(logits: Any, nodes: Ints, classes: Ints) -> Scores:
     """Label and score of rows of outputs."""
     rows = np.asarray(logits, np.float64)
+    rows = np.where(classes >= 0, rows, -np.inf)  # others are forgotten
     score = 1.0 / np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1)
     if not math.isfinite(float(score.sum())):
         raise InvalidInputError("an output is not finite", where=f"nodes {nodes[0]} to {nodes[-1]}")

@@ -223,6 +223,7 @@ class TaskGraphs:
                 in_degrees=in_degrees,
             )
             for task in self.tasks
+            if task.node_ids.size  # else all of its nodes are forgotten
         ]
         return largest(STAGE, plans)
 

@@ -26,6 +26,7 @@ from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 
 NODE = "node"
+KIND = "task graph"
 
 
 class Subset:
@@ -59,12 +60,15 @@ class Subset:
             columns=tuple(columns),
             num_classes=self.graph.num_classes,
             is_part=True,
-            provenance={"kind": "task graph", "of": self.graph.path.name, **provenance},
+            provenance={"kind": KIND, "of": self.graph.path.name, **provenance},
         )
 
     def _node_blocks(self, max_rows: int) -> Iterator[AnyArray]:
-        for start in range(0, self.ids.size, max_rows):
-            yield self.ids[start : start + max_rows]
+        """Ids of the nodes; a part of a task graph keeps the ids that they have in the whole."""
+        is_part = self.graph.manifest.provenance.get("kind") == KIND
+        ids = self.graph.column(NODE)[self.ids] if is_part else self.ids
+        for start in range(0, ids.size, max_rows):
+            yield ids[start : start + max_rows]
 
     def features(self) -> DenseSource | SparseSource | None:
         """The rows of the chosen nodes, scaled as they stream by."""
