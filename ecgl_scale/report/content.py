@@ -17,6 +17,7 @@ from ecgl_scale.report.curves import (
     task_curves_picture,
 )
 from ecgl_scale.report.find import Omitted, count_conditions
+from ecgl_scale.report.growth import version_table
 from ecgl_scale.report.picture import Picture
 from ecgl_scale.report.resources import stage_table, stages_picture, timeline_picture
 from ecgl_scale.report.runs import FinishedRun, Group, group_runs, own_settings
@@ -50,6 +51,8 @@ class Detail:
     stages: Table
     workers: Table | None
     """What each worker took, where there were any."""
+    growth: Table | None
+    """The versions of a model that was updated."""
     tasks: Table
     runs: Table
     settings: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
@@ -84,8 +87,8 @@ class Content:
         """All tables of the report."""
         yield from (self.summary, *([] if self.omitted is None else [self.omitted]), *self.comparison)
         for detail in self.details:
-            workers = [] if detail.workers is None else [detail.workers]
-            yield from (detail.stages, *workers, detail.tasks, detail.runs)
+            optional = [table for table in (detail.workers, detail.growth) if table is not None]
+            yield from (detail.stages, *optional, detail.tasks, detail.runs)
 
 
 def gather(runs: Sequence[FinishedRun], omitted: Sequence[Omitted] = ()) -> Content:
@@ -144,6 +147,7 @@ def _detail(group: Group, anchor: str) -> Detail:
         resources=tuple(picture for picture in pictures if picture is not None),
         stages=stage_table(group, anchor),
         workers=None if by_workers is None else workers_table(by_workers, units, anchor),
+        growth=version_table(group.runs[-1], anchor),
         tasks=_task_table(group, anchor),
         runs=_run_table(group, anchor),
         settings=_settings(group),
