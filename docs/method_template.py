@@ -12,6 +12,7 @@ As it stands, with a strength of 0, it is fine-tuning. docs/adding-a-method.md h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -19,9 +20,10 @@ from pydantic import Field
 
 from ecgl_scale.config.sections import Section
 from ecgl_scale.learn.method.base import Context, Method
-from ecgl_scale.learn.method.kept import weights_of_state, weights_state
+from ecgl_scale.learn.method.kept import weights_of_state, weights_state, without_outputs
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.train import Penalty
+from ecgl_scale.tasks.forgotten import Forgotten
 
 
 class MyMethodConfig(Section):
@@ -56,3 +58,8 @@ class MyMethod(Method):
     def end_task(self, context: Context) -> None:
         """After the last epoch: put into ``kept``, as arrays by name, all that the next task needs."""
         self.kept = weights_state(context.trainer.weights, "last")
+
+    def forget(self, gone: Forgotten, head: Sequence[int]) -> int:
+        """On request: take nodes, and outputs of classes, out of ``kept``; returns how many rows have left it."""
+        self.kept = without_outputs(self.kept, gone, head, ["last"])
+        return 0

@@ -6,6 +6,7 @@ import ctypes
 import glob
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from ecgl_scale.base.durable import fsync_directory, storage_errors
@@ -45,7 +46,7 @@ class Staging:
                 self._refuse_existing()
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._lock = take_lock(lock_path_of(self.target), target=self.target)
-                for left in (self._base, *self._base.parent.glob(f"{glob.escape(self._base.name)}-{16 * '?'}")):
+                for left in _left_behind(self._base):
                     if self._job is None or left != self.path:
                         shutil.rmtree(left, ignore_errors=True)
                 self.path.mkdir(exist_ok=self._job is not None)
@@ -68,11 +69,12 @@ class Staging:
                 "the target exists and is nothing we wrote", where=self.target, fix="choose another path, or remove it"
             )
 
-    def commit(self) -> None:
-        """Put the finished directory in the target's place."""
+    def commit(self, before_swap: Callable[[], None] = lambda: None) -> None:
+        """Put the finished directory in the target's place; ``before_swap``, the last to be asked, may refuse it."""
         with storage_errors(self.target):
             for directory, _, _ in os.walk(self.path):
                 fsync_directory(Path(directory))
+            before_swap()
             if self._overwrite and self.target.exists():
                 exchange(self.path, self.target)
             else:
@@ -99,6 +101,18 @@ def lock_path_of(target: Path) -> Path:
 
 def _base_of(target: Path) -> Path:
     return target.parent / f".{target.name}.building"
+
+
+def remove_leftovers(target: Path, *, marker: str) -> None:
+    """Remove what a killed process has left beside a target that needs nothing else, unless somebody writes it now."""
+    staging = Staging(target, marker=marker, overwrite=True)
+    if any(left.exists() for left in (lock_path_of(target), *_left_behind(staging._base))):
+        with staging:
+            pass
+
+
+def _left_behind(base: Path) -> list[Path]:
+    return [base, *base.parent.glob(f"{glob.escape(base.name)}-{16 * '?'}")]
 
 
 def exchange(new: Path, old: Path) -> None:

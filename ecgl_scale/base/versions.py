@@ -32,6 +32,15 @@ def version_directory(given: Path, *, complete: bool = True) -> Path:
     return found[-1] if found else given
 
 
+def model_of(given: Path) -> Path:
+    """The model that a version is of, be it named as ``MODEL@N`` or by its directory; else what was given."""
+    named = _NAMED.fullmatch(str(given))
+    if named is not None and not given.exists():
+        return Path(named[1])
+    is_version = given.parent.name == VERSIONS_NAME and _NUMBER.fullmatch(given.name) is not None
+    return given.parent.parent if is_version else given
+
+
 def versions_of(model: Path) -> dict[int, Path]:
     """Directories of a model's later versions by number, ascending, complete or not."""
     inside = model / VERSIONS_NAME

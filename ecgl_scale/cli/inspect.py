@@ -88,12 +88,13 @@ def _verify_model(context: typer.Context, model: Path, as_json: bool) -> None:
 
 def summary(store: AnyPath, manifest: Manifest) -> dict[str, Any]:
     """What ``info --json`` prints."""
-    from ecgl_scale.store.compose import generation_infos
+    from ecgl_scale.store.compose import generation_infos, num_dropped_of
 
     edges, features = manifest.edges, manifest.features
     return {
         "store": str(store),
         "num_nodes": manifest.num_nodes,
+        "num_dropped": num_dropped_of(manifest),
         "num_edges": edges.num_edges,
         "num_features": 0 if features is None else features.num_features,
         "num_classes": manifest.num_classes,
@@ -126,13 +127,15 @@ def _classes(manifest: Manifest) -> str:
 
 
 def _readable(store: AnyPath, manifest: Manifest) -> dict[str, object]:
-    from ecgl_scale.store.compose import generation_infos
+    from ecgl_scale.store.compose import generation_infos, num_dropped_of
 
+    num_dropped = num_dropped_of(manifest)
     edges, features, generations = manifest.edges, manifest.features, generation_infos(manifest)
     direction = "both directions stored" if edges.symmetrised else "direction as given"
     rows: dict[str, object] = {
         "store": store,
-        "nodes": format_count(manifest.num_nodes),
+        "nodes": format_count(manifest.num_nodes)
+        + (f", of which {format_count(num_dropped)} are dropped" if num_dropped else ""),
         "edges": f"{format_count(edges.num_edges)} ({direction}, self loops {edges.self_loops})",
         "from": f"{format_count(edges.input_edges)} edges read; {format_count(edges.dropped_self_loops)} self loops "
         f"and {format_count(edges.dropped_duplicates)} duplicates dropped",

@@ -17,7 +17,10 @@ from ecgl_scale.base.memory import share_one_arena
 from ecgl_scale.cli import (
     append,
     cluster,
+    compact,
     doctor,
+    drop,
+    forget,
     generate,
     ingest,
     inspect,
@@ -44,6 +47,8 @@ app = typer.Typer(
 app.add_typer(generate.app, name="generate")
 app.add_typer(ingest.app, name="ingest")
 app.add_typer(append.app, name="append")
+app.command("compact")(compact.compact)
+app.command("drop")(drop.drop)
 app.command("doctor")(doctor.doctor)
 app.command("info")(inspect.info)
 app.command("verify")(inspect.verify)
@@ -52,6 +57,7 @@ app.command("methods")(methods.methods)
 app.command("plan")(run.plan)
 app.command("run")(run.run)
 app.command("update")(update.update)
+app.command("forget")(forget.forget)
 app.command("sweep")(sweep.sweep)
 app.command("slurm")(slurm.slurm)
 app.command("infer")(run.infer)

@@ -63,6 +63,7 @@ def report(
         print_json({"groups": [_as_json(group) for group in groups], "left_out": left_out})
     elif not context.obj.quiet:
         _print_table(groups)
+        _print_forgotten(found)
         _print_omitted(omitted)
     if html is not None or figures is not None:
         _write(found, omitted, html, figures, say=not (as_json or context.obj.quiet))
@@ -103,6 +104,7 @@ def _as_json(group: Group) -> dict[str, Any]:
         "seconds": group.seconds,
         "peak_bytes": group.peak_bytes,
         "num_runs": len(group.runs),
+        "forgotten": [{"path": str(run.path), "requests": run.forgotten} for run in group.runs if run.forgotten],
     }
 
 
@@ -113,6 +115,15 @@ def _print_table(groups: list[Group]) -> None:
         left = (group.label, group.store, group.preset, group.setting)
         rows.append([*left, *map(str, numbers), f"{group.seconds:.1f}", format_bytes(group.peak_bytes)])
     print_columns(rows, num_left=4)
+
+
+def _print_forgotten(runs: list[FinishedRun]) -> None:
+    for run in runs:
+        for request in run.forgotten:
+            what = f" of class {request['class']}" if request["class"] is not None else ""
+            print(f"{run.path}: {request['num_known']} nodes{what} forgotten on {request['time'][:10]}")
+            for line in request["carries"]:
+                print(f"  {line}")
 
 
 def _print_omitted(omitted: list[Omitted]) -> None:

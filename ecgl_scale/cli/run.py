@@ -169,9 +169,9 @@ def infer(
         typer.Option(
             "--nodes",
             metavar="new|FILE",
-            help="Predict only these nodes, from their neighbourhood alone: those newer than what the model has "
-            "learned from (with --update: than its table), or those that a file names (.npy, .txt, .csv, .tsv, "
-            ".parquet, .arrow). Default: every node.",
+            help="Predict only these nodes, from their neighbourhood alone: those that the model has not learned "
+            "from or that the last append brought (with --update: those newer than its table), or those that a file "
+            "names (.npy, .txt, .csv, .tsv, .parquet, .arrow). Default: every node.",
         ),
     ] = None,
     by_key: Annotated[
@@ -182,8 +182,8 @@ def infer(
         typer.Option(
             "--update",
             metavar="OLD",
-            help="Predictions of all nodes by the same model, on this store or before it grew: rows of nodes whose "
-            "neighbourhood has not changed since are copied.",
+            help="Predictions of all nodes, on this store or before it grew: rows of nodes whose neighbourhood has not "
+            "changed since are copied; where the model has changed, every node is predicted.",
         ),
     ] = None,
     memory: Annotated[

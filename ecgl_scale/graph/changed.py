@@ -35,6 +35,8 @@ def changed_since(graph: GraphStore, generation: int, hops: int, norm: Norm, res
     num_nodes = graph.num_nodes
     if generation >= graph.generation:
         return np.empty(0, np.int64)
+    if graph.has_dropped_since(generation):
+        return np.arange(num_nodes)  # edges that went are in no list: all nodes may have lost some
     need = SETS * num_nodes // 8 + graph.edges.merge_bytes + graph.edges.reading_bytes(1)
     formula = f"{SETS} bits for each of {num_nodes:,} nodes, and edges that came later, merged"
     resources.require(need, stage="the search for nodes that have changed", formula=formula)

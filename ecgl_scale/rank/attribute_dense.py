@@ -25,6 +25,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.rank.attribute_units import CHUNK_ROWS, AccumulateWork, EvaluateWork, Sums, unit_rows
 from ecgl_scale.rank.feature_files import FeatureSource
 from ecgl_scale.rank.sizes import FeatureSizes, Need
+from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.units import MIB
 
 MAX_EXPONENT = 700.0
@@ -43,6 +44,11 @@ def weights_underflow(gamma: float) -> UsageError:
         where=f"gamma = {gamma:g}",
         fix="scale the features down, or give a smaller gamma",
     )
+
+
+def num_dropped_rows(source: FeatureSource) -> int:
+    """Rows of zeros that are no nodes any more: of the sums they have a weight of one each in a, and nothing else."""
+    return source.features.num_dropped if isinstance(source.features, FeatureStore) else 0
 
 
 def plan_dense(sizes: FeatureSizes, threads: int) -> Need:
@@ -112,7 +118,8 @@ class DensePasses:
                     add_scaled(quadratic, sums.quadratic[chunk], share)
                 least = min(least, float(sums.least.min()))
                 on_rows(unit.stop)
-        if least > MAX_EXPONENT:
+        total -= num_dropped_rows(self._source)
+        if least > MAX_EXPONENT or total <= 0.0:
             raise weights_underflow(self._gamma)
         linear *= 2.0 * self._gamma / total
         quadratic *= 2.0 * self._gamma**2 / total

@@ -19,7 +19,13 @@ from ecgl_scale.engine.executor import Workers
 from ecgl_scale.engine.place import make_place
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.rounds import make_rounds
-from ecgl_scale.rank.attribute_dense import MAX_EXPONENT, RESERVE_BYTES, Vector, weights_underflow
+from ecgl_scale.rank.attribute_dense import (
+    MAX_EXPONENT,
+    RESERVE_BYTES,
+    Vector,
+    num_dropped_rows,
+    weights_underflow,
+)
 from ecgl_scale.rank.attribute_strips import (
     RANGES_PER_THREAD,
     StripDone,
@@ -123,6 +129,8 @@ class SparsePasses:
         if exponents.min() > MAX_EXPONENT:
             raise weights_underflow(self._gamma)
         np.negative(exponents, out=scratch)
-        weight_sum = float(np.exp(scratch, out=scratch).sum())
+        weight_sum = float(np.exp(scratch, out=scratch).sum()) - num_dropped_rows(self._source)
         scratch[:] = 0.0
+        if weight_sum <= 0.0:
+            raise weights_underflow(self._gamma)
         return 2.0 * self._gamma / weight_sum, 2.0 * self._gamma**2 / weight_sum

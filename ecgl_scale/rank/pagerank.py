@@ -264,6 +264,8 @@ class _Sweeps:
         stripes: list[Block],
     ) -> None:
         self.num_nodes = graph.num_nodes
+        self._dropped = graph.dropped
+        self._num_live = graph.num_nodes - graph.num_dropped
         self.settings = settings
         self.vectors = vectors
         self.cuts = stripe_cuts(graph)
@@ -283,7 +285,8 @@ class _Sweeps:
         """Take the ranks of the last sweep in the journal, or those to start with, and spread them."""
         finished = None if journal is None else journal.load(self.cuts[-1])
         if finished is None:
-            keep_normalised(self.vectors.ranks.at(0), self.cuts, start, self.num_nodes, "start")
+            place = self.vectors.ranks.at(0)
+            keep_normalised(place, self.cuts, start, self.num_nodes, "start", self._dropped)
         else:
             self.iteration, self.residual = int(finished[1]["iteration"]), float(finished[1]["residual"])
             self.vectors.ranks.at(self.iteration).write(0, finished[0])
@@ -293,7 +296,7 @@ class _Sweeps:
 
     def sweep(self, keep: FilePlace | None) -> tuple[int, int]:
         """Run one round, whose ranks also go to ``keep``; returns the bytes read from the disk, and those exchanged."""
-        settings, num_nodes = self.settings, self.num_nodes
+        settings, num_nodes = self.settings, self._num_live
         has_reset = self.vectors.reset is not None
         lost = settings.damping * self._dangling
         constant = lost / num_nodes if settings.dangling == "uniform" or not has_reset else 0.0

@@ -19,6 +19,7 @@ from ecgl_scale.engine.rounds import Rounds, make_rounds, open_rounds
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.rank.degrees import keep_degrees
+from ecgl_scale.store.dropped import Dropped
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.graph import GraphStore
 
@@ -65,7 +66,7 @@ def make_vectors(
     restarts = None
     if reset is not None:
         restarts = make_place(resources, f"{name}/reset", cuts, "float64")
-        keep_normalised(restarts, cuts, reset, graph.num_nodes, "reset")
+        keep_normalised(restarts, cuts, reset, graph.num_nodes, "reset", graph.dropped)
     return RankVectors(
         ranks=make_rounds(resources, f"{name}/ranks", cuts, "float64", in_memory=1),
         contributions=make_rounds(resources, f"{name}/contributions", cuts, precision, in_memory=2),
@@ -74,22 +75,35 @@ def make_vectors(
     )
 
 
-def keep_normalised(place: Place, cuts: Sequence[int], vector: Vector | None, num_nodes: int, name: str) -> None:
-    """Put a vector that sums to one in its place, or 1/N for each node without one; padded, a stripe at a time."""
-    vector, total = _checked(vector, num_nodes, name)
+def keep_normalised(
+    place: Place,
+    cuts: Sequence[int],
+    vector: Vector | None,
+    num_nodes: int,
+    name: str,
+    dropped: Dropped | None = None,
+) -> None:
+    """Put a vector that sums to one in its place, or 1/N for each node without one; padded, a stripe at a time.
+
+    Nodes that were dropped have nothing of it.
+    """
+    vector, total = _checked(vector, num_nodes, name, dropped)
+    each = 1.0 / (num_nodes if dropped is None else dropped.num_live)
     for start, stop in pairwise(cuts):
         rows = place.room(start, stop)
-        rows[: max(num_nodes - start, 0)] = 1.0 / num_nodes if vector is None else vector[start:stop] / total
+        rows[: max(num_nodes - start, 0)] = each if vector is None else vector[start:stop] / total
+        if dropped is not None:
+            rows[dropped.within(start, stop)] = 0.0
         place.write(start, rows)
 
 
-def _checked(vector: Vector | None, num_nodes: int, name: str) -> tuple[Vector | None, float]:
+def _checked(vector: Vector | None, num_nodes: int, name: str, dropped: Dropped | None) -> tuple[Vector | None, float]:
     if vector is None:
         return None, 1.0
     vector = np.asarray(vector, np.float64)
     if vector.shape != (num_nodes,):
         raise UsageError(f"{name} has shape {vector.shape}", expected=f"one value for each of {num_nodes} nodes")
-    total = math.fsum(vector)
+    total = math.fsum(vector) - (0.0 if dropped is None else math.fsum(vector[dropped.ids]))
     if not (np.isfinite(vector).all() and (vector >= 0).all() and total > 0):
         raise UsageError(f"{name} is not a distribution", expected="finite values >= 0, not all zero")
     return vector, total

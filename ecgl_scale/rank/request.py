@@ -59,6 +59,12 @@ def check_request(graph: GraphStore, request: RankRequest) -> None:
             where=graph.path,
             fix="--kind importance, or give --features",
         )
+    if request.features is not None and graph.dropped is not None:
+        raise UsageError(
+            "features of a file cannot be used while the store has rows of dropped nodes",
+            where=graph.path,
+            fix="ecgl compact the store, and leave their rows out of the file",
+        )
     if request.features is not None and not request.use_features and not request.by_diversity:
         raise UsageError("features are given and to be ignored", fix="give --features or --ignore-features")
     _check_gamma(graph, request, has_features)

@@ -106,6 +106,9 @@ def rank_store(
             found = ranking.diversity(others, include_self=request.include_self)
             scores["diversity"] = found.scores
             diversity = {name: value for name, value in found.__dict__.items() if name != "scores"}
+        if graph.dropped is not None:
+            for values in scores.values():
+                values[graph.dropped.ids] = 0.0
         with clock.stage("write"):
             nodes = None if request.topk is None else _chosen(graph, scores, request, candidates, request.topk)
             write_scores(out, nodes, scores, graph.keys if request.by_key else None)
@@ -143,7 +146,11 @@ def _look_at_files(graph: GraphStore, request: RankRequest, features: Features |
         check_scores(request.start, "importance", graph.num_nodes)
     if request.features is not None and isinstance(features, np.ndarray):
         check_finite(features, request.features)
-    return None if request.candidates is None else candidate_mask(graph, request.candidates)
+    candidates = None if request.candidates is None else candidate_mask(graph, request.candidates)
+    if graph.dropped is not None and request.topk is not None:
+        candidates = np.ones(graph.num_nodes, np.bool_) if candidates is None else candidates
+        candidates[graph.dropped.ids] = False
+    return candidates
 
 
 def _importance_report(graph: GraphStore, result: RankResult) -> dict[str, Any]:

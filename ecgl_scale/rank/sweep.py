@@ -153,7 +153,8 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
                 raise
             damping, constant, reset_share = given["weights"]
             weights = (damping, constant, reset_share)
-            partials = _finish(block, ranks, sums, reset, degrees, contributions, weights)
+            gone = self._dropped_rows(block)
+            partials = _finish(block, ranks, sums, reset, degrees, contributions, weights, gone)
             vectors.ranks.at(number).write(start, ranks)
             used += [vectors.ranks.at(number - 1), vectors.ranks.at(number)]
             used += [] if vectors.reset is None else [vectors.reset]
@@ -162,6 +163,11 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
         after.write(start, contributions)
         exchanged_bytes += sum(place.file_bytes(start, stop) for place in used if isinstance(place, FilePlace))
         return SweptStripe(partials, read_bytes, exchanged_bytes)
+
+    def _dropped_rows(self, block: Block) -> NDArray[np.int64]:
+        """Rows of a stripe that are no nodes any more."""
+        dropped = self._graph.dropped
+        return np.empty(0, np.int64) if dropped is None else dropped.within(block.start, block.stop)
 
     def _gather(self, block: Block, contributions: Sums, sums: Sums) -> int:
         """Add up what comes along the edges into a stripe; returns the bytes read from the disk."""
@@ -234,9 +240,24 @@ def _finish(
     degrees: NDArray[np.uint32],
     contributions: Sums,
     weights: tuple[float, float, float],
+    gone: NDArray[np.int64],
 ) -> Vector:
-    """Turn sums into ranks and contributions, and clear them."""
+    """Turn sums into ranks and contributions, and clear them.
+
+    Rows of dropped nodes, ``gone``, are stepped over: tiles still lead to them and from them, but their ranks and what
+    they contribute stay zero.
+    """
     partials = np.zeros((len(_ranges(block)), 4))
     for partial, rows in zip(partials, _ranges(block), strict=True):
-        finish_range(ranks[rows], sums[rows], reset[rows], degrees[rows], contributions[rows], weights, partial)
+        here = gone[slice(*np.searchsorted(gone, [rows.start, rows.stop]))] - rows.start
+        if not here.size:
+            finish_range(ranks[rows], sums[rows], reset[rows], degrees[rows], contributions[rows], weights, partial)
+            continue
+        live = np.delete(np.arange(rows.start, rows.stop), here)
+        new_ranks, new_contributions = ranks[live], contributions[live]
+        own_reset = reset[live] if reset.size else reset
+        finish_range(new_ranks, sums[live], own_reset, degrees[live], new_contributions, weights, partial)
+        for vector in (ranks, contributions, sums):
+            vector[rows] = 0.0
+        ranks[live], contributions[live] = new_ranks, new_contributions
     return partials

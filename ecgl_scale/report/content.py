@@ -171,6 +171,11 @@ def _facts(group: Group) -> Iterator[Fact]:
     planned = max((run.plan.get("peak_bytes", 0) for run in group.runs), default=0)
     note = f"planned {format_bytes(planned)}" if planned else ""
     yield Fact("peak memory", format_bytes(group.peak_bytes), note)
+    requests = [request for run in group.runs for request in run.forgotten]
+    if requests:
+        known = sum(request["num_known"] for request in requests)
+        carried = list(dict.fromkeys(line for request in requests for line in request["carries"]))
+        yield Fact("forgotten on request", f"{known:,} nodes", " ".join(carried))
 
 
 def _task_table(group: Group, name: str) -> Table:

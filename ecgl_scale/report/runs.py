@@ -91,6 +91,11 @@ class FinishedRun:
         """The loss of each epoch, task by task."""
         return [list(row) for row in read_object(self.path / "state.json").get("losses", [])]
 
+    @cached_property
+    def forgotten(self) -> list[dict[str, Any]]:
+        """What the model was asked to forget, from ``forgotten.json``: counts, and what it may still carry."""
+        return list(read_object(self.path / "forgotten.json").get("requests", []))
+
     @property
     def epoch_seconds(self) -> float | None:
         """The mean time of an epoch; None where the results are old and the config is gone."""

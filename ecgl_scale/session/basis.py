@@ -24,7 +24,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, StoreError, UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY, Tensors, load_checkpoint
-from ecgl_scale.session.directory import CONFIG_NAME, ORIGIN_NAME, differences
+from ecgl_scale.session.directory import CONFIG_NAME, FORGOTTEN_NAME, ORIGIN_NAME, differences
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.seal import Seal
 from ecgl_scale.session.setup import RunSetup, open_store, require_scored
@@ -216,7 +216,7 @@ class Basis:
         """Put the learner's files into a directory, so that it can go on there; done again it does the same."""
         with storage_errors(target):
             (target / WEIGHTS_DIRECTORY).mkdir(parents=True, exist_ok=True)
-            names = ["bank.arrow", f"{WEIGHTS_DIRECTORY}/{self.state.checkpoint}"]
+            names = ["bank.arrow", FORGOTTEN_NAME, f"{WEIGHTS_DIRECTORY}/{self.state.checkpoint}"]
             names += [f"{WEIGHTS_DIRECTORY}/method-{self.num_tasks - 1}.safetensors"]
             for name in names:
                 if (self.directory / name).exists():

@@ -2,7 +2,7 @@
 
 config.yaml  plan.json  state.json  split.parquet  weights/  bank.arrow  results.json  metrics.parquet
 events.jsonl  memory.jsonl  run.log  sealed.json; workers.json where workers of a cluster took part, origin.json of an
-update, versions/ where a model was updated in its own directory
+update, forgotten.json where something was forgotten, versions/ where a model was updated in its own directory
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ RESULTS_KEYS = {"aa", "af", "matrix", "num_tasks", "stages"}
 """The keys that a run or sweep reads back."""
 ORIGIN_NAME = "origin.json"
 """What an update was begun from."""
+FORGOTTEN_NAME = "forgotten.json"
+"""What the model has forgotten on request: counts, and never which nodes."""
 LOCK_NAME = ".lock"
 WORK_NAME = "work"
 

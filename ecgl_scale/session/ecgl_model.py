@@ -29,7 +29,7 @@ from ecgl_scale.session.infer_some import predict_labels
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.results import matrix_of
-from ecgl_scale.session.save_learner import padded_rows, save_learner
+from ecgl_scale.session.save_learner import padded_rows, remove_learned, save_learner
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.setup import RunSetup, resources_of
 from ecgl_scale.session.state import RunState
@@ -106,7 +106,7 @@ class ECGL:
         self._basis: Basis | None = None
         self._state: RunState | None = None
         self._next = 0
-        self._remove_temporary: Callable[[], object] | None = None
+        self._temporary: list[Callable[[], object]] = []
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments by name, as sklearn asks for them."""
@@ -207,10 +207,39 @@ class ECGL:
         """
         basis = Basis.open(Path(path))
         model = cls(**_params_of(basis.saved.config))
-        model._basis, model._state, model._next = basis, basis.state, basis.num_tasks
-        model.weights_, model.classes_, model.bank_ = basis.saved.weights, basis.saved.classes, basis.bank()
-        model.matrix_ = matrix_of(basis.state.macro, basis.num_tasks)
+        model._take_over(basis)
         return model
+
+    def forget(self, *, nodes: Any = None, label: int | str | None = None) -> dict[str, Any]:
+        """Take nodes, or a class, out of all that the model keeps; says how much it was and what weights may carry.
+
+        Models that were saved before are as they were. To go on, use the stream that has forgotten the same:
+        ``TaskStream.without``.
+
+        Parameters
+        ----------
+        nodes
+            Row numbers.
+        label
+            A label id, or the name of a class where the store has names.
+        """
+        from ecgl_scale.session.forget import forget
+        from ecgl_scale.session.forget_nodes import Asked
+
+        directory = self._temporary_directory() / "model"
+        self.save(directory)
+        found = forget(directory, directory, Asked(nodes, None if label is None else str(label)))
+        if self.directory is not None and self._learner is not None:
+            remove_learned(Path(self.directory))
+        self._remove_temporary(keep=1)
+        self._take_over(Basis.open(directory))
+        return {name: value for name, value in found.items() if name not in ("out", "num_removed_versions")}
+
+    def _take_over(self, basis: Basis) -> None:
+        self._learner = None
+        self._basis, self._state, self._next = basis, basis.state, basis.num_tasks
+        self.weights_, self.classes_, self.bank_ = basis.saved.weights, basis.saved.classes, basis.bank()
+        self.matrix_ = matrix_of(basis.state.macro, basis.num_tasks)
 
     @staticmethod
     def load_weights(path: str | Path) -> SharedWeights:
@@ -236,8 +265,7 @@ class ECGL:
 
     def _begin(self, graph: GraphStore, stream: TaskStream, on_event: EventSink) -> None:
         """A learner that knows nothing, in a directory that is its own."""
-        if self._remove_temporary is not None:
-            self._remove_temporary()
+        self._remove_temporary()
         self._learner = self._basis = None
         setup = self._setup(graph, stream, on_event, None)
         self._learner = Learner(setup, self._own_directory())
@@ -262,11 +290,19 @@ class ECGL:
         self._learner, self.weights_, self.bank_ = learner, learner.weights, learner.bank
 
     def _own_directory(self) -> Path:
-        directory = Path(self.directory or tempfile.mkdtemp(prefix="ecgl-"))
-        if self.directory is None:
-            self._remove_temporary = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        directory = self._temporary_directory() if self.directory is None else Path(self.directory)
         (directory / WEIGHTS_DIRECTORY).mkdir(parents=True, exist_ok=True)
         return directory
+
+    def _temporary_directory(self) -> Path:
+        directory = Path(tempfile.mkdtemp(prefix="ecgl-"))
+        self._temporary.append(weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True))
+        return directory
+
+    def _remove_temporary(self, keep: int = 0) -> None:
+        """Remove our own directories, but for so many of the newest."""
+        while len(self._temporary) > keep:
+            self._temporary.pop(0)()
 
     def _setup(self, graph: GraphStore, stream: TaskStream, on_event: EventSink, scaling: Scaling | None) -> RunSetup:
         if graph.num_nodes != stream.num_nodes:

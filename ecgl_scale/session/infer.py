@@ -27,7 +27,14 @@ from ecgl_scale.engine.cluster.worker_memory import require_workers
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.graph.changed import changed_since
-from ecgl_scale.session.infer_some import learned_nodes, predict_some, require_same, updated
+from ecgl_scale.session.infer_some import (
+    first_new_node,
+    is_of_model,
+    predict_some,
+    require_same_classes,
+    require_same_store,
+    updated,
+)
 from ecgl_scale.session.infer_whole import infer_whole, plan_whole, plan_whole_worker, require_same_features
 from ecgl_scale.session.remote_run import model_directory
 from ecgl_scale.session.saved_model import SavedModel, load_model
@@ -47,11 +54,12 @@ class Asked:
     """Which nodes are to be predicted; every one where nothing is said."""
 
     nodes: Path | Literal["new"] | None = None
-    """A file that names them; or those newer than what the model has learned, or than the table to update."""
+    """A file that names them; or those that the model has not learned from or the last append has brought; with a table
+    to update, those newer than it."""
     by_key: bool = False
     """Whether the file names nodes by key, and the table that is written has the keys."""
     update: Path | None = None
-    """A table of all nodes, by the same model: its rows are copied, but for nodes that have changed since."""
+    """A table of all nodes: its rows are copied, but for nodes that have changed since; all have, if the model has."""
 
 
 def infer_store(
@@ -134,7 +142,11 @@ class _Prediction:
         model, graph, old = self._model, self._graph, asked.update
         table = None if old is None else read_info(old)
         if table is not None and old is not None:
-            require_same(table, model, graph, old)
+            before = require_same_store(table, graph, old)
+            if asked.nodes is None and not is_of_model(table, model):
+                _log.info("the model has changed since %s was written: every node is predicted", old)
+                return self.of_all(resources)
+            require_same_classes(model, before, graph, old)
         is_whole = asked.nodes is None and table is not None
         with self._working(), PeakSampler() as sampler:
             resources = resources.with_work(self._work / "engine")
@@ -174,7 +186,7 @@ def _asked_nodes(asked: Asked, model: SavedModel, graph: GraphStore, table: Tabl
                 "--update finds the nodes itself that have to be predicted", fix="give --nodes FILE or --update"
             )
         return read_node_list(asked.nodes, graph, asked.by_key)
-    num_known = table.num_nodes if table is not None else learned_nodes(model, graph)
+    num_known = table.num_nodes if table is not None else first_new_node(model, graph)
     return np.arange(num_known, graph.num_nodes)
 
 

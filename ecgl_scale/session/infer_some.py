@@ -45,6 +45,7 @@ from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.checked import checked_ids
 from ecgl_scale.store.graph import GraphStore
 
+WRITE_ANEW = "write the predictions anew, without --update"
 _log = logging.getLogger(__name__)
 SCORED_BYTES = 8 + 8 + 4
 """Node, label and score, as they are held."""
@@ -123,27 +124,32 @@ def _put(scores: Scores, start: int, logits: Any, classes: Ints) -> None:
         scores.label[here], scores.score[here] = found.label, found.score
 
 
-def require_same(info: TableInfo, model: SavedModel, graph: GraphStore, where: Path) -> None:
-    """Refuse a table that is not of this model and of an earlier, or this very, state of this store."""
-    fix = "write the predictions anew, without --update"
-    if info.model != digest_of(model):
-        raise InvalidInputError("the predictions are of another model", where=where, fix=fix)
-    if info.settings != settings_of(model):
-        raise InvalidInputError(
-            f"the predictions were made with {info.settings}", where=where, expected=str(settings_of(model)), fix=fix
-        )
+def is_of_model(info: TableInfo, model: SavedModel) -> bool:
+    """Whether a table's scores are what this model would give: other weights or settings change every row."""
+    return info.model == digest_of(model) and info.settings == settings_of(model)
+
+
+def require_same_store(info: TableInfo, graph: GraphStore, where: Path) -> GraphStore:
+    """The store as it was when a table of all its nodes was written; refuses a table that is not of this store."""
     if info.nodes != "all":
-        raise InvalidInputError("the predictions are of some nodes alone", where=where, expected="all nodes", fix=fix)
+        raise InvalidInputError(
+            "the predictions are of some nodes alone", where=where, expected="all nodes", fix=WRITE_ANEW
+        )
     before = None if info.generation > graph.generation else _at(graph, info.generation)
-    if before is not None and not np.array_equal(model.labels_in(before), model.labels_in(graph)):
-        raise InvalidInputError("the store has other numbers for the model's classes now", where=where, fix=fix)
     if before is None or before.identity != info.store:
         raise InvalidInputError(
             "the predictions are of another store",
             where=where,
             expected=f"predictions of {graph.path}, up to the generation {graph.generation} or an earlier one",
-            fix=fix,
+            fix=WRITE_ANEW,
         )
+    return before
+
+
+def require_same_classes(model: SavedModel, before: GraphStore, graph: GraphStore, where: Path) -> None:
+    """Refuse a table whose numbers stand for other classes now."""
+    if not np.array_equal(model.labels_in(before), model.labels_in(graph)):
+        raise InvalidInputError("the store has other numbers for the model's classes now", where=where, fix=WRITE_ANEW)
 
 
 def _at(graph: GraphStore, generation: int) -> GraphStore:
@@ -179,8 +185,13 @@ def _joined(first: Scores, second: Scores) -> Scores:
     )
 
 
-def learned_nodes(model: SavedModel, graph: GraphStore) -> int:
-    """How many nodes the store had when the model learned from it; those after them are new to it."""
+def first_new_node(model: SavedModel, graph: GraphStore) -> int:
+    """New are the nodes that the model has not learned from, and those that the last append has brought."""
+    appended = [part.first_node for part in graph.generations[1:] if part.first_node < part.num_nodes]
+    return min([_learned_nodes(model, graph), *appended[-1:]])
+
+
+def _learned_nodes(model: SavedModel, graph: GraphStore) -> int:
     found = model.more.get("num_nodes")
     if not isinstance(found, int):
         raise UsageError(

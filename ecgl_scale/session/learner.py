@@ -5,6 +5,7 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
@@ -24,12 +25,13 @@ from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.context import RunContext
-from ecgl_scale.session.directory import WORK_NAME
+from ecgl_scale.session.directory import FORGOTTEN_NAME, WORK_NAME
 from ecgl_scale.session.evaluate import Question, evaluate_elsewhere
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.ranks.team import Team
 from ecgl_scale.session.saved_model import names_of_outputs, save_model
 from ecgl_scale.session.setup import RunSetup, infer_settings, scaling_of
+from ecgl_scale.tasks.forgotten import about_forgotten
 from ecgl_scale.tasks.graphs import TaskGraphs
 from ecgl_scale.tasks.metrics import Accuracy
 from ecgl_scale.tasks.stream import Task
@@ -132,7 +134,10 @@ class Learner:
         if self.keeps_nodes and remembered:
             path = self.directory / BANK_NAME
             self.context.bank = MemoryBank.load(path).for_tasks(remembered)
-            if self.bank.tasks != list(remembered) or self.bank.num_features != self.weights.num_features:
+            may_lack = (self.directory / FORGOTTEN_NAME).exists()
+            if (
+                self.bank.tasks != list(remembered) and not may_lack
+            ) or self.bank.num_features != self.weights.num_features:
                 raise InvalidInputError(
                     f"the memory bank has nodes of the tasks {self.bank.tasks}, {self.bank.num_features} values each",
                     where=path,
@@ -147,7 +152,8 @@ class Learner:
         """Give the head the width that a checkpoint has: that of the task it was saved in, or of the one before."""
         found = len(tensors.get(f"parameter.{len(self.weights.parameters()) - 1}", ()))
         last = len(self.stream) - 1
-        if found in {self._num_outputs(index) for index in (task_index - 1, task_index) if 0 <= index <= last}:
+        known = [self._num_outputs(index) for index in (task_index - 1, task_index) if 0 <= index <= last]
+        if known[0] <= found <= known[-1]:  # between them where a forgotten class comes back
             self.trainer.grow_head(found)
 
     @property
@@ -244,7 +250,15 @@ class Learner:
     # --- testing
 
     def evaluate(self, *, after: Task, on: Sequence[Task]) -> Iterator[Accuracy]:
-        """Accuracy on the scored nodes of each of these tasks, with the weights as they are after another."""
+        """Accuracy on the scored nodes of each of these tasks, with the weights as they are after another.
+
+        A task whose scored nodes are all forgotten has none.
+        """
+        found = self._evaluate(after, [task for task in on if self._scored_ids(task).size])
+        for task in on:
+            yield next(found) if self._scored_ids(task).size else Accuracy(math.nan, math.nan)
+
+    def _evaluate(self, after: Task, on: Sequence[Task]) -> Iterator[Accuracy]:
         asked = (self._question(after, task) for task in on)
         if self._resources.executor.shares_memory or self.config.learn.num_hops:
             for task, question in zip(on, asked, strict=True):
@@ -255,8 +269,11 @@ class Learner:
         cuts = kept if isinstance(kept, Path) else None
         yield from evaluate_elsewhere(self.weights, graphs, asked, settings, cuts, self._resources)
 
+    def _scored_ids(self, task: Task) -> NDArray[np.int64]:
+        return task.test_ids if self.config.tasks.score == "test" else task.valid_ids
+
     def _question(self, after: Task, on: Task) -> Question:
-        ids = on.test_ids if self.config.tasks.score == "test" else on.valid_ids
+        ids = self._scored_ids(on)
         allowed = on.positions if self.config.setting == "task-il" else self.stream.seen_positions(after)
         if allowed.max(initial=-1) >= self.weights.num_classes:
             raise UsageError(
@@ -271,6 +288,7 @@ class Learner:
         directory.mkdir(exist_ok=True)
         stream = self.stream
         about: dict[str, Any] = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
+        about |= about_forgotten(self.classes, [task.classes for task in stream])
         about |= names_of_outputs(self.classes, stream.class_names)
         save_model(directory, self.weights, self.classes, self.scaling, **about)
 

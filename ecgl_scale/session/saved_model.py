@@ -23,6 +23,7 @@ from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.directory import CONFIG_NAME
 from ecgl_scale.session.seal import Seal
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.forgotten import FORGOTTEN_CLASSES
 from ecgl_scale.tasks.scaling import Scaling
 
 MODEL_NAME = "model.safetensors"
@@ -42,6 +43,11 @@ class SavedModel:
     """Whatever else was written beside them."""
 
     @property
+    def forgotten(self) -> list[int]:
+        """Outputs of classes that were forgotten: they are never predicted."""
+        return [self.classes.index(label) for label in self.more.get(FORGOTTEN_CLASSES, ())]
+
+    @property
     def class_names(self) -> tuple[str, ...] | None:
         """What users call the class of each output; None where classes have no names."""
         names = self.more.get("class_names")
@@ -51,11 +57,15 @@ class SavedModel:
         """The label of each output in a store, which may know the classes, by their names, by other numbers.
 
         A class that the store does not have gets a number after those that it has, as an append would give it.
+        One that was forgotten has -1, and is never predicted.
         """
         if self.class_names is None or graph.class_names is None:
-            return np.array(self.classes, np.int64)
-        number_of = {name: number for number, name in enumerate(graph.class_names)}
-        return np.array([number_of.setdefault(name, len(number_of)) for name in self.class_names], np.int64)
+            found = np.array(self.classes, np.int64)
+        else:
+            number_of = {name: number for number, name in enumerate(graph.class_names)}
+            found = np.array([number_of.setdefault(name, len(number_of)) for name in self.class_names], np.int64)
+        found[self.forgotten] = -1
+        return found
 
     def names_in(self, graph: GraphStore) -> dict[int, str] | None:
         """What users call the class of each label that may be predicted for a store; None where nobody has a name."""
@@ -65,7 +75,7 @@ class SavedModel:
         names = graph.class_names
         if names is None:
             return None
-        return {label: names[label] if label < len(names) else str(label) for label in labels}
+        return {label: names[label] if label < len(names) else str(label) for label in labels if label >= 0}
 
 
 def names_of_outputs(classes: Sequence[int], class_names: Sequence[str] | None) -> dict[str, list[str]]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.session.saved_model import SavedModel
+from ecgl_scale.store.dropped import Dropped
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.keys.read import StoreKeys
 
@@ -102,6 +103,7 @@ def settings_of(model: SavedModel) -> dict[str, Any]:
 def scores_of(logits: Any, nodes: Ints, classes: Ints) -> Scores:
     """Label and score of rows of outputs."""
     rows = np.asarray(logits, np.float64)
+    rows = np.where(classes >= 0, rows, -np.inf)  # others are forgotten
     score = 1.0 / np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1)
     if not math.isfinite(float(score.sum())):
         raise InvalidInputError("an output is not finite", where=f"nodes {nodes[0]} to {nodes[-1]}")
@@ -123,18 +125,25 @@ class Naming:
     """The name of each label, where classes have names."""
     keys: StoreKeys | None = None
     """The keys of the nodes, where they are wanted."""
+    dropped: Dropped | None = None
+    """Nodes that are no longer in the graph: they are not predicted."""
 
     @classmethod
     def of(cls, model: SavedModel, graph: GraphStore, *, by_key: bool) -> Naming:
         """The names of classes where they have any, and keys where someone asks for them."""
         if by_key and graph.keys is None:
             raise UsageError("the store has no keys", where=graph.path, fix="leave out --id")
-        return cls(model.names_in(graph), graph.keys if by_key else None)
+        return cls(model.names_in(graph), graph.keys if by_key else None, graph.dropped)
 
     def columns(self, batch: Scores) -> dict[str, pa.Array]:
-        """The columns of a batch, in their order."""
+        """The columns of a batch, in their order; dropped nodes have label -1 and score 0."""
         from ecgl_scale.base.parquet import as_arrow
 
+        if self.dropped is not None:
+            gone = self.dropped.among(batch.nodes)
+            label, score = batch.label.copy(), batch.score.copy()
+            label[gone], score[gone] = -1, 0
+            batch = Scores(batch.nodes, label, score)
         numbers: dict[str, NDArray[Any]] = {"node": batch.nodes, "label": batch.label, "score": batch.score}
         found = {name: as_arrow(numbers[name], dtype) for name, dtype in COLUMNS.items()}
         if self.classes is not None:

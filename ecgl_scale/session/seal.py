@@ -6,7 +6,7 @@ from another model is noticed.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ SEALED = (
     "results.json",
     "metrics.parquet",
     "origin.json",
+    "forgotten.json",
     "weights/*",
     "tests/*/manifest.json",
 )
@@ -51,7 +52,6 @@ class Seal:
     @classmethod
     def write(cls, directory: Path, config: RunConfig, graph: GraphStore, stream: TaskStream) -> None:
         """Seal the files that are in a directory now."""
-        found = sorted({path for pattern in SEALED for path in directory.glob(pattern) if path.is_file()})
         seal = cls(
             config.digest(),
             graph.identity,
@@ -60,9 +60,16 @@ class Seal:
             len(stream),
             stream.classes,
             graph.class_names,
-            {str(path.relative_to(directory)): _written(path) for path in found if not path.name.startswith(".")},
+            {},
         )
-        write_sealed(directory / SEAL_NAME, {"kind": KIND, "version": VERSION, **asdict(seal)})
+        seal.seal_again(directory)
+
+    def seal_again(self, directory: Path) -> None:
+        """Seal the files that are in a directory now as a model of the same config, store and tasks."""
+        found = sorted({path for pattern in SEALED for path in directory.glob(pattern) if path.is_file()})
+        files = {str(path.relative_to(directory)): _written(path) for path in found if not path.name.startswith(".")}
+        sealed = asdict(replace(self, files=files))
+        write_sealed(directory / SEAL_NAME, {"kind": KIND, "version": VERSION, **sealed})
 
     @classmethod
     def read(cls, directory: Path) -> Seal | None:

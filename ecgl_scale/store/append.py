@@ -43,6 +43,7 @@ from ecgl_scale.store.format import NODES_NAME, Manifest, record_files
 from ecgl_scale.store.generation import GenerationEdges, GenerationManifest, OlderEdges
 from ecgl_scale.store.keys.read import StoreKeys, open_keys
 from ecgl_scale.store.keys.write import write_keys
+from ecgl_scale.store.live_ends import without_dropped
 from ecgl_scale.store.new_generation import NewGeneration
 from ecgl_scale.store.put_generation import PutGeneration
 from ecgl_scale.store.remote import files_of
@@ -97,6 +98,7 @@ def append_store(
         known = open_keys(files_of(location, before.manifest), before.manifest)
         if known is not None:
             fitted = settle_existing(fitted, known, before, resources.on_event, skip=on_existing == "skip")
+        fitted = replace(fitted, edges=without_dropped(fitted.edges, before))
         with storage_errors(new.path):
             clock = StageClock(sampler, resources.on_event)
             written = _write_generation(fitted, before, known, new.path, resources, clock)

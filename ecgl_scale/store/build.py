@@ -17,9 +17,9 @@ workers that share no memory have finished there is in a journal: the same build
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -127,8 +127,9 @@ def build_store(
     features_as: str = "auto",
     feature_dtype: str = "float32",
     overwrite: bool = False,
+    before_swap: Callable[[], None] = lambda: None,
 ) -> Manifest:
-    """Build ``target`` from ``source``.
+    """Build ``target`` from ``source``; ``before_swap`` is called when all is written, and may refuse.
 
     Memory: never more RssAnon than the budget of ``resources``. Disk: about 8 bytes for each stored edge, 8 a node
     and the features; while building also 8 bytes an edge of scratch space where the keys do not fit in memory.
@@ -195,7 +196,7 @@ def build_store(
             journal.remove()
             remove_partial_files(staging.path)
         manifest.write(staging.path)
-        staging.commit()
+        staging.commit(before_swap)
     return manifest
 
 
@@ -237,6 +238,7 @@ def _write_edges(
         block_starts=[block.start for block, _ in written] + [plan.num_nodes],
         block_edges=block_edges,
     )
+    section = section if source.history is None else replace(section, **asdict(source.history))
     files = {name: WrittenFile(*file) for _, record in written for name, file in record.files.items()}
     if journal is not None:
         journal.save_edges(section, files)

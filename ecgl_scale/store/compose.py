@@ -32,6 +32,11 @@ class GrownManifest(Manifest):
     base: Manifest
     appended: tuple[GenerationManifest, ...]
 
+    @property
+    def num_dropped(self) -> int:
+        """Nodes that have a row and are no longer in the graph."""
+        return sum(generation.dropped.num_nodes for generation in self.appended if generation.dropped is not None)
+
 
 @dataclass(frozen=True)
 class OlderPiece:
@@ -116,12 +121,23 @@ def generations_of(manifest: Manifest) -> tuple[Manifest, tuple[GenerationManife
     return (manifest.base, manifest.appended) if isinstance(manifest, GrownManifest) else (manifest, ())
 
 
+def num_dropped_of(manifest: Manifest) -> int:
+    """Nodes that have a row and are no longer in the graph."""
+    return manifest.num_dropped if isinstance(manifest, GrownManifest) else 0
+
+
+def num_edges_change(generation: GenerationManifest) -> int:
+    """How many edges more a graph has after a generation; fewer after one that drops nodes."""
+    lost = 0 if generation.dropped is None else sum(generation.dropped.block_edges)
+    return generation.edges.num_edges - lost
+
+
 def generation_infos(manifest: Manifest) -> tuple[GenerationInfo, ...]:
     """Every generation, and the graph up to it."""
     base, appended = generations_of(manifest)
     found = [GenerationInfo(0, base.num_nodes, base.edges.num_edges, 0)]
     for generation in appended:
-        first, num_edges = found[-1].num_nodes, found[-1].num_edges + generation.edges.num_edges
+        first, num_edges = found[-1].num_nodes, found[-1].num_edges + num_edges_change(generation)
         found.append(GenerationInfo(generation.number, first + generation.num_new_nodes, num_edges, first))
     return tuple(found)
 
@@ -189,6 +205,7 @@ def _check_fit(before: Manifest, generation: GenerationManifest) -> None:
         raise ValueError(f"it has {generation.num_classes} classes, before there were {before.num_classes}")
     _check_same_names(before, generation)
     _check_same_features(before.features, generation)
+    _check_dropped(before, generation)
 
 
 def _check_same_names(before: Manifest, generation: GenerationManifest) -> None:
@@ -199,6 +216,17 @@ def _check_same_names(before: Manifest, generation: GenerationManifest) -> None:
         raise ValueError("it has other names for the classes")
     if names and generation.class_names is None and generation.num_classes != len(names):
         raise ValueError("it has classes without names")
+
+
+def _check_dropped(before: Manifest, generation: GenerationManifest) -> None:
+    dropped = generation.dropped
+    if dropped is None:
+        return
+    if dropped.num_nodes + num_dropped_of(before) >= before.num_nodes:
+        raise ValueError("it drops more nodes than there are, or all of them")
+    for block, num_edges in zip(dropped.blocks, dropped.block_edges, strict=True):
+        if not 0 <= block < len(before.edges.block_edges) or num_edges > before.edges.block_edges[block]:
+            raise ValueError("it drops edges that are not there")
 
 
 def _check_same_features(features: FeatureSection | None, generation: GenerationManifest) -> None:
@@ -217,10 +245,13 @@ def _joined_edges(before: Manifest, generation: GenerationManifest) -> EdgeSecti
     block_edges = list(section.block_edges)
     for block, num_edges in zip(older.blocks, older.block_edges, strict=True):
         block_edges[block] += num_edges
+    if generation.dropped is not None:
+        for block, num_edges in zip(generation.dropped.blocks, generation.dropped.block_edges, strict=True):
+            block_edges[block] -= num_edges
     stops = added.block_starts or [before.num_nodes + generation.num_new_nodes]
     return replace(
         section,
-        num_edges=section.num_edges + added.num_edges,
+        num_edges=section.num_edges + num_edges_change(generation),
         id_dtype=added.id_dtype,
         input_edges=section.input_edges + added.input_edges,
         dropped_self_loops=section.dropped_self_loops + added.dropped_self_loops,

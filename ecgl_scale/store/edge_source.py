@@ -36,7 +36,8 @@ EDGE_SOURCES = {
     "npy": "ecgl_scale.store.sources.npy_edges:NpyEdges",
     "table": "ecgl_scale.store.sources.table_edges:TableEdges",
     "keyed table": "ecgl_scale.store.sources.keyed_edges:KeyedTableEdges",
-    "subset": "ecgl_scale.tasks.subset:SubsetEdges",
+    "store": "ecgl_scale.store.store_source:StoreEdges",
+    "live ends": "ecgl_scale.store.live_ends:LiveEnds",
 }
 """Where each kind is that a worker can open from its description: names travel, never code."""
 

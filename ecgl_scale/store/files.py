@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from ecgl_scale.base.hold import Hold
 from ecgl_scale.base.objects.url import AnyPath
 
 
@@ -15,6 +16,8 @@ class StoreFiles(ABC):
     """What users, errors and descriptions of works call it."""
     directory: Path
     """Where its files are on this machine, or will be."""
+    hold: Hold | None = None
+    """Keeps the files where they are as long as somebody reads them; None where nobody would take them away."""
 
     @abstractmethod
     def path(self, name: str) -> Path:
@@ -33,9 +36,10 @@ class StoreFiles(ABC):
 class LocalFiles(StoreFiles):
     """Files that are on this machine."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, hold: Hold | None = None) -> None:
         self.location = directory
         self.directory = directory
+        self.hold = hold
 
     def path(self, name: str) -> Path:
         """The file; whether it is there is seen when it is opened."""
@@ -43,4 +47,4 @@ class LocalFiles(StoreFiles):
 
     def inside(self, folder: str) -> LocalFiles:
         """The files of a folder."""
-        return LocalFiles(self.directory / folder)
+        return LocalFiles(self.directory / folder, self.hold)

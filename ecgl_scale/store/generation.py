@@ -44,10 +44,11 @@ GENERATION_FORMAT = "ecgl-generation"
 GENERATION_VERSION = 1
 GENERATIONS_DIRECTORY = "generations"
 OLDER_DIRECTORY = "older"
+DROPPED_NAME = "dropped.arrow"
 BASE_NAME = f"{GENERATIONS_DIRECTORY}/0000.json"
 MAX_GENERATIONS = 10_000
 
-_OPTIONAL = ("keys", "class_names")
+_OPTIONAL = ("keys", "class_names", "dropped")
 _GENERATION = re.compile(r"\d{4}")
 
 
@@ -114,7 +115,7 @@ class Head:
                 if entry.manifest != manifest_name(number):
                     raise ValueError(f"generation {number} is {entry.manifest!r:.100}, not {manifest_name(number)}")
             for before, after in pairwise(entries):
-                if after.num_nodes < before.num_nodes or after.num_edges < before.num_edges:
+                if after.num_nodes < before.num_nodes:
                     raise ValueError(f"{after.manifest} has less than the generation before")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise _senseless(error, path) from error
@@ -155,6 +156,18 @@ class OlderEdges:
 
 
 @dataclass(frozen=True)
+class DroppedNodes:
+    """Nodes that are no longer in the graph, though their rows are: ``dropped.arrow`` has their ids, ascending."""
+
+    num_nodes: int
+    """Nodes that this generation drops, and no earlier one has."""
+    blocks: list[int]
+    """Which blocks of the graph before lose edges, ascending."""
+    block_edges: list[int]
+    """How many, at least one each."""
+
+
+@dataclass(frozen=True)
 class GenerationManifest:
     """What one append has added to the graph before it."""
 
@@ -176,6 +189,7 @@ class GenerationManifest:
     keys: KeySection | None = None
     class_names: list[str] | None = None
     """All classes up to here have these names."""
+    dropped: DroppedNodes | None = None
 
     @property
     def folder(self) -> str:
@@ -212,6 +226,7 @@ class GenerationManifest:
                 written_by=typed(str, body["written_by"]),
                 keys=read_section(KeySection, body["keys"]) if "keys" in body else None,
                 class_names=[typed(str, name) for name in body["class_names"]] if "class_names" in body else None,
+                dropped=read_section(DroppedNodes, body["dropped"]) if "dropped" in body else None,
             )
             _check_sense(generation)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -241,6 +256,21 @@ def _check_sense(generation: GenerationManifest) -> None:
     check_names(generation.keys, generation.class_names, generation.num_classes, generation.files)
     if generation.features is not None:
         check_features(generation.features, generation.num_new_nodes, generation.files)
+    _check_dropped(generation)
+
+
+def _check_dropped(generation: GenerationManifest) -> None:
+    dropped = generation.dropped
+    if (DROPPED_NAME in generation.files) != (dropped is not None):
+        raise ValueError(f"dropped nodes and {DROPPED_NAME} do not belong together")
+    if dropped is None:
+        return
+    if generation.num_new_nodes or generation.edges.num_edges or dropped.num_nodes < 1:
+        raise ValueError("it drops no nodes, or adds something besides")
+    if len(dropped.blocks) != len(dropped.block_edges) or min(dropped.block_edges, default=1) < 1:
+        raise ValueError("the edges that go are not counted block by block")
+    if any(first >= last for first, last in pairwise(dropped.blocks)):
+        raise ValueError("the edges that go are not in the order of their blocks")
 
 
 def _senseless(error: Exception, path: AnyPath) -> CorruptStoreError:

@@ -16,7 +16,8 @@ from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import expected_file
-from ecgl_scale.store.compose import GenerationInfo, address_of, folders_with_rows, generation_infos
+from ecgl_scale.store.compose import GenerationInfo, address_of, folders_with_rows, generation_infos, generations_of
+from ecgl_scale.store.dropped import Dropped
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import AnyFeatures, open_features
@@ -55,12 +56,14 @@ class GraphStore:
         self.manifest = manifest
         self.edges = EdgeStore(files, manifest)
         self.tiles = TileStore(files, manifest)
-        self.features: AnyFeatures | None = open_features(files, manifest)
+        self.dropped: Dropped | None = self.edges.dropped
+        """Nodes that have a row and are no longer in the graph; None where there are none."""
+        self.features: AnyFeatures | None = open_features(files, manifest, self.dropped)
         self.nodes: NodeColumns | None = None
         if manifest.columns:
             names = [f"{part}{NODES_NAME}" for part in folders_with_rows(manifest)]
             written = {name: expected_file(manifest.files, name, files.location).written for name in names}
-            self.nodes = NodeColumns(files, written, manifest.columns)
+            self.nodes = NodeColumns(files, written, manifest.columns, self.dropped)
         self.keys: StoreKeys | None = open_keys(files, manifest)
 
     @classmethod
@@ -80,7 +83,7 @@ class GraphStore:
         check_files(location, manifest)
         if isinstance(location, Path) and manifest.total_bytes <= READ_WHOLE_BELOW_BYTES:
             check_bytes(location, manifest)
-        return cls(files_of(location, manifest), manifest)
+        return cls(files_of(location, manifest, view.hold), manifest)
 
     @classmethod
     def from_edge_index(
@@ -197,6 +200,16 @@ class GraphStore:
     def num_nodes(self) -> int:
         """Number of nodes."""
         return self.manifest.num_nodes
+
+    def has_dropped_since(self, generation: int) -> bool:
+        """Whether nodes were dropped after a generation."""
+        appended = generations_of(self.manifest)[1]
+        return any(later.dropped is not None for later in appended if later.number > generation)
+
+    @property
+    def num_dropped(self) -> int:
+        """Number of nodes that have a row and are no longer in the graph."""
+        return 0 if self.dropped is None else self.dropped.ids.size
 
     @property
     def num_edges(self) -> int:

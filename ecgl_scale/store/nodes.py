@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ecgl_scale.base.durable import DurableWriter, WrittenFile
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.checked import corrupt
+from ecgl_scale.store.dropped import Dropped
 from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.ragged import map_checked
 from ecgl_scale.store.source import ColumnSource
@@ -82,12 +83,19 @@ def write_columns(
 class NodeColumns:
     """The node columns of an open store."""
 
-    def __init__(self, files: StoreFiles, expected: Mapping[str, WrittenFile], types: dict[str, str]) -> None:
+    def __init__(
+        self,
+        files: StoreFiles,
+        expected: Mapping[str, WrittenFile],
+        types: dict[str, str],
+        dropped: Dropped | None = None,
+    ) -> None:
         """``expected`` are the files of the columns, one after the other: that of each generation with new rows."""
         self._files = files
         self._expected = expected
         self.types = types
         self._checked: set[str] = set()
+        self._dropped = dropped
 
     @property
     def names(self) -> list[str]:
@@ -115,8 +123,19 @@ class NodeColumns:
                 raise corrupt(path, f"is not an Arrow file: {error}") from error
             for index in range(reader.num_record_batches):
                 column = reader.get_batch(index).column(name)
-                yield start, column.to_numpy(zero_copy_only=not pa.types.is_boolean(column.type))
+                values = column.to_numpy(zero_copy_only=not pa.types.is_boolean(column.type))
+                yield start, self._live(name, start, values)
                 start += len(column)
+
+    def _live(self, name: str, start: int, values: NDArray[Any]) -> NDArray[Any]:
+        """The values, but for nodes that were dropped: they have no label, and no place in a split."""
+        if self._dropped is None or name not in _STORED_AS:
+            return values
+        gone = self._dropped.within(start, start + values.size)
+        if gone.size:
+            values = values.copy()
+            values[gone] = -1
+        return values
 
 
 class _ClassCounts:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ecgl_scale.base.durable import crc32c_of
+from ecgl_scale.base.hold import Hold
 from ecgl_scale.base.objects.client import ObjectClient
 from ecgl_scale.base.objects.fetch import check_object, fetch_file
 from ecgl_scale.base.objects.mirror import Mirror, Mirrored
@@ -77,10 +78,10 @@ def check_probes(url: ObjectUrl, manifest: Manifest) -> None:
 _PUT_AGAIN = "put it again from a good store, or build the store again"
 
 
-def files_of(location: AnyPath, manifest: Manifest) -> StoreFiles:
+def files_of(location: AnyPath, manifest: Manifest, hold: Hold | None = None) -> StoreFiles:
     """The files of a store; for one elsewhere, room for all of them is made in the local mirror."""
     if isinstance(location, Path):
-        return LocalFiles(location)
+        return LocalFiles(location, hold)
     mirrored = Mirror.from_environment().admit(mirror_key(manifest), location, manifest.total_bytes)
     return MirroredFiles(location, mirrored, manifest.files)
 

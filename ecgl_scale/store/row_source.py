@@ -18,7 +18,8 @@ from ecgl_scale.engine.work import Json
 ROW_SOURCES = {
     "npy": "ecgl_scale.store.sources.node_files:NpyRows",
     "gaussian": "ecgl_scale.store.sources.kron:GaussianRows",
-    "subset": "ecgl_scale.tasks.subset:SubsetRows",
+    "store": "ecgl_scale.store.store_source:StoreRows",
+    "scaled": "ecgl_scale.tasks.subset:ScaledRows",
 }
 """Where each kind is that a worker can open from its description: names travel, never code."""
 

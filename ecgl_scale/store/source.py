@@ -109,6 +109,17 @@ class ColumnSource:
 
 
 @dataclass(frozen=True)
+class EdgeHistory:
+    """What became of the edges when they were first read, where the source is a store itself."""
+
+    self_loops: str
+    """``dropped``, ``kept`` or ``added``."""
+    input_edges: int
+    dropped_self_loops: int
+    dropped_duplicates: int
+
+
+@dataclass(frozen=True)
 class NameSource:
     """One name a node, text or a whole number: its key, or its class in words."""
 
@@ -150,6 +161,8 @@ class GraphSource:
     """Names of the ``num_classes`` classes, where labels are class numbers already and have names."""
     provenance: Mapping[str, Json] = field(default_factory=dict)
     """Goes into the manifest: where the graph came from, with which settings."""
+    history: EdgeHistory | None = None
+    """The manifest repeats it, in place of what this build finds."""
 
     @property
     def number_columns(self) -> tuple[ColumnSource, ...]:

@@ -143,7 +143,7 @@ def verify_store(store: AnyPath, resources: Resources, *, fast: bool = False) ->
     if fast and isinstance(store, ObjectUrl):
         check_probes(store, manifest)
     else:
-        files = files_of(store, manifest)
+        files = files_of(store, manifest, view.hold)
         open_features(files, manifest)  # compares their own metadata with the manifest
     require_workers(resources, lambda _, threads: [plan_verify_worker(manifest, threads=threads)])
     if not fast:
@@ -198,7 +198,7 @@ class _StoreCheck(Work[ReusableBytes, Checked]):
     def open(cls, description: Json, resources: Resources) -> Self:  # noqa: ARG003
         """Open the store's manifest again."""
         view = read_view(description["store"])
-        return cls(files_of(view.location, view.manifest), view.manifest)
+        return cls(files_of(view.location, view.manifest, view.hold), view.manifest)
 
     def scratch(self) -> ReusableBytes:
         """A buffer to read files into."""
@@ -253,6 +253,12 @@ class RowCheck(_StoreCheck):
             if bad_row >= 0:
                 path = self._edges.older_paths(block)[-1]
                 raise corrupt(path, f"holds an edge into row {block.start + first + bad_row} that was there before")
+        if merged.before(block.num_rows) != merged.num_edges:
+            raise CorruptStoreError(
+                f"block {block.index} has {merged.before(block.num_rows):,} edges without those of dropped nodes",
+                where=self._files.location,
+                expected=f"{merged.num_edges:,}, as the manifests say",
+            )
         return Checked(merged.num_edges)
 
 

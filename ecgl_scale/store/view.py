@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ecgl_scale.base.hold import Hold, hold_directory
 from ecgl_scale.base.objects.client import NoObjectError, ObjectClient
 from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.errors import CorruptStoreError, IncompleteStoreError, UsageError
@@ -39,6 +40,8 @@ class StoreView:
     generation: int
     manifest: Manifest
     """The graph up to ``generation``."""
+    hold: Hold | None = field(default=None, compare=False)
+    """Nobody takes the files of a store on this machine away while this is there."""
 
     @property
     def address(self) -> str:
@@ -62,6 +65,7 @@ def read_manifest(address: str | AnyPath) -> Manifest:
 def read_view(address: str | AnyPath, generation: int | None = None) -> StoreView:
     """Read and check the manifests of a store, wherever it is, up to a generation: given, in the address, or newest."""
     location, named = split_address(address)
+    hold = hold_directory(location) if isinstance(location, Path) else None
     wanted = named if generation is None else generation
     read, where = _reader(location), location / MANIFEST_NAME
     raw = read(MANIFEST_NAME)
@@ -69,7 +73,7 @@ def read_view(address: str | AnyPath, generation: int | None = None) -> StoreVie
     if body["format_version"] == FORMAT_VERSION:
         manifest = Manifest.parse(raw, where)
         head = Head((HeadEntry.of(0, raw, manifest),))
-        return StoreView(location, head, _checked_number(wanted, head, location), manifest)
+        return StoreView(location, head, _checked_number(wanted, head, location), manifest, hold)
     head = Head.from_body(body, where)
     number = _checked_number(wanted, head, location)
     raws = [_vouched(read, entry, location) for entry in head.generations[: number + 1]]
@@ -86,7 +90,7 @@ def read_view(address: str | AnyPath, generation: int | None = None) -> StoreVie
             where=where,
             expected="what the head says of them: {:,} and {:,}".format(*_counts(head.generations[number])),
         )
-    return StoreView(location, head, number, manifest)
+    return StoreView(location, head, number, manifest, hold)
 
 
 def _counts(entry: HeadEntry) -> tuple[int, int]:

@@ -70,9 +70,9 @@ def extract_graph(
     """
     subset = Subset(graph, node_ids, scaling or Scaling(), resources.threads)
     resources.require(
-        subset.map_bytes + RESERVE_BYTES + MIN_SPARE_BYTES,
+        subset.nodes.map_bytes + RESERVE_BYTES + MIN_SPARE_BYTES,
         stage=STAGE,
-        formula=f"{subset.map_dtype.itemsize} bytes a node of the whole graph + 88 MiB",
+        formula=f"{subset.nodes.map_dtype.itemsize} bytes a node of the whole graph + 88 MiB",
     )
     edges = graph.manifest.edges
     options = BuildOptions(
@@ -115,7 +115,7 @@ def plan_extract(
     """
     subset = Subset(graph, node_ids, scaling or Scaling(), threads)
     num_keys = subset.num_edges_hint + (node_ids.size if self_loops else 0)
-    rest = max(room_bytes - subset.map_bytes, RESERVE_BYTES + MIN_SPARE_BYTES)
+    rest = max(room_bytes - subset.nodes.map_bytes, RESERVE_BYTES + MIN_SPARE_BYTES)
     shares = MemoryShares.of(rest, threads=threads, num_keys_hint=subset.num_edges_hint)
     thread_bytes = _thread_bytes(subset, shares, in_degrees, self_loops=self_loops)
     work_bytes = max(shares.threads * thread_bytes, min(MIN_SPARE_BYTES, shares.threads * shares.share_bytes))
@@ -123,8 +123,8 @@ def plan_extract(
     feature_read, feature_written = subset.feature_bytes()
     return StagePlan(
         STAGE,
-        host_bytes=subset.map_bytes + build_bytes,
-        formula=f"{subset.map_dtype.itemsize} bytes a node of the whole graph + 40 MiB"
+        host_bytes=subset.nodes.map_bytes + build_bytes,
+        formula=f"{subset.nodes.map_dtype.itemsize} bytes a node of the whole graph + 40 MiB"
         f" + {shares.threads} thread{'s' * (shares.threads > 1)} x {thread_bytes >> 20} MiB"
         " + edges of the subset that stay in memory",
         read_bytes=sum(graph.edges.file_bytes(block) for block in subset.blocks) + feature_read,
@@ -140,12 +140,12 @@ def plan_extract_worker(
 ) -> StagePlan:
     """What a worker of an extraction needs that shares no memory: the map of all nodes, and what a build takes."""
     subset = Subset(graph, node_ids, Scaling(), threads)
-    rest = room_bytes - subset.map_bytes
+    rest = room_bytes - subset.nodes.map_bytes
     plan = plan_build_worker(
         node_ids.size, subset.num_edges_hint, room_bytes=rest, driver_threads=driver_threads, threads=threads
     )
-    formula = f"{subset.map_dtype.itemsize} bytes a node of the whole graph + {plan.formula}"
-    return replace(plan, stage=STAGE, host_bytes=subset.map_bytes + plan.host_bytes, formula=formula)
+    formula = f"{subset.nodes.map_dtype.itemsize} bytes a node of the whole graph + {plan.formula}"
+    return replace(plan, stage=STAGE, host_bytes=subset.nodes.map_bytes + plan.host_bytes, formula=formula)
 
 
 def _thread_bytes(subset: Subset, shares: MemoryShares, in_degrees: NDArray[Any] | None, *, self_loops: bool) -> int:
@@ -223,6 +223,7 @@ class TaskGraphs:
                 in_degrees=in_degrees,
             )
             for task in self.tasks
+            if task.node_ids.size  # else all of its nodes are forgotten
         ]
         return largest(STAGE, plans)
 
@@ -231,6 +232,8 @@ class TaskGraphs:
         if found is None or self.tasks[task.index] is not task:
             ids = self.node_ids(self.tasks.seen(task)[-1], scope=scope)
             found = self._open[scope, task.index] = self._wait_for_others(task, ids)
+            if found.files.hold is not None:
+                found.files.hold.close()  # nobody compacts it, and a stream may have more tasks than we may hold files
         return found
 
     def _wait_for_others(self, task: Task, ids: Ids) -> GraphStore:

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from ecgl_scale.base.events import EventSink, Note, ignore_events
 from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.store.checked import checked_ids
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL
 from ecgl_scale.tasks.arrivals import name_of, next_nodes
+from ecgl_scale.tasks.forgotten import Forgotten, num_outputs_after, task_without
 from ecgl_scale.tasks.periods import Periods
 from ecgl_scale.tasks.split import Ids, hash_split, read_column
 from ecgl_scale.tasks.stream_file import positions_by_label, read_stream, write_stream
@@ -258,8 +260,14 @@ class TaskStream(Sequence[Task]):
         """This stream, of a store that knows no generations any more: all tasks have the edges that are there now."""
         return self._of_these(graph, [replace(task, generation=None) for task in self])
 
+    def without(self, graph: GraphStore, nodes: Any = (), label: int | None = None) -> TaskStream:
+        """This stream without some nodes, or without a class, as a model that has forgotten them knows it."""
+        places = [place for place, known in enumerate(self.classes) if known == label]
+        gone = Forgotten(np.unique(checked_ids(nodes, self.num_nodes)), np.array(places, np.int64))
+        return self._of_these(graph, [task_without(task, gone, self.labels_of(task.node_ids)) for task in self])
+
     def _of_these(self, graph: GraphStore, tasks: Sequence[Task]) -> TaskStream:
-        classes = self.classes[: 1 + max((int(task.positions.max()) for task in tasks), default=-1)]
+        classes = self.classes[: num_outputs_after(self._tasks, len(tasks), self.num_classes)]
         positions = [self.labels_of(task.node_ids) for task in tasks]
         settings, dropped = self.settings, self.dropped
         return TaskStream(graph, tasks, classes=classes, positions=positions, dropped=dropped, settings=settings)
@@ -288,8 +296,8 @@ class TaskStream(Sequence[Task]):
         return list(self._tasks[: self._index(task) + 1])
 
     def num_seen_classes(self, task: Task) -> int:
-        """Width of a head that has all classes up to ``task``."""
-        return max(int(earlier.positions.max(initial=-1)) for earlier in self.seen(task)) + 1
+        """Width of a head that has all classes up to ``task``, forgotten ones too."""
+        return num_outputs_after(self._tasks, self._index(task) + 1, self.num_classes)
 
     def seen_positions(self, task: Task) -> Ids:
         """Head positions of all classes up to ``task``, ascending."""

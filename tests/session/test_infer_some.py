@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale import ECGL, GraphStore
+from ecgl_scale.session.infer_some import first_new_node
+from ecgl_scale.session.saved_model import load_model
 from ecgl_scale.session.score_table import METADATA_KEY
 from ecgl_scale.store.edges.plan import BuildOptions
 from tests.cli_runner import run_cli
@@ -82,12 +84,11 @@ def test_a_table_of_a_store_that_has_not_changed_is_copied(
         assert infer(run, store, tmp_path / "none.parquet", "--nodes", "new", *update).num_rows == 0
 
 
-@pytest.mark.parametrize("case", ["model", "store", "some", "foreign", "damaged", "rows", "missing"])
+@pytest.mark.parametrize("case", ["store", "some", "foreign", "damaged", "rows", "missing"])
 def test_a_table_that_cannot_be_gone_on_from_is_refused(run: Path, store: Path, tmp_path: Path, case: str) -> None:
-    old, out, model = tmp_path / "old.parquet", tmp_path / "new.parquet", run
+    old, out = tmp_path / "old.parquet", tmp_path / "new.parquet"
     infer(run, store, old)
     expected = {
-        "model": "predictions are of another model",
         "store": "predictions are of another store",
         "some": "some nodes alone",
         "foreign": "do not say which model",
@@ -95,9 +96,7 @@ def test_a_table_that_cannot_be_gone_on_from_is_refused(run: Path, store: Path, 
         "rows": "not those of all nodes in order",
         "missing": "cannot be read",
     }[case]
-    if case == "model":
-        model = train(store, tmp_path, seed=5)
-    elif case == "store":
+    if case == "store":
         store = write_store(tmp_path / "other.ecgl", draw_graph(seed=1))
     elif case == "some":
         (tmp_path / "nodes.txt").write_text("0\n1\n")
@@ -112,10 +111,19 @@ def test_a_table_that_cannot_be_gone_on_from_is_refused(run: Path, store: Path, 
     else:
         old.unlink()
     out.write_text("old")
-    ran = run_cli("infer", model, store, "--out", out, "--update", old)
+    ran = run_cli("infer", run, store, "--out", out, "--update", old)
     assert ran.code == 3, ran.stderr
     assert expected in ran.stderr
     assert out.read_text() == "old"
+
+
+def test_a_table_of_another_model_is_written_anew(run: Path, store: Path, tmp_path: Path) -> None:
+    table, model = tmp_path / "table.parquet", train(store, tmp_path, seed=5)
+    infer(run, store, table)
+    ran = run_cli("infer", model, store, "--out", table, "--update", table)
+    assert ran.code == 0, ran.stderr
+    assert "the model has changed" in ran.stderr
+    assert pq.read_table(table).equals(infer(model, store, tmp_path / "whole.parquet"), check_metadata=True)
 
 
 def test_nodes_that_do_not_exist_and_options_that_exclude_each_other_are_refused(
@@ -211,6 +219,8 @@ def test_an_updated_table_is_that_of_a_whole_inference(
         assert json.loads(whole.schema.metadata[METADATA_KEY])["generation"] == number
     since_model = infer(model, store, tmp_path / "new.parquet", "--nodes", "new")
     assert since_model.equals(whole.slice(900))
+    has_learned_all = replace(load_model(model), more={"num_nodes": 980})
+    assert first_new_node(has_learned_all, GraphStore.open(store)) == 940  # what the last append has brought
 
 
 def test_a_table_of_a_later_generation_is_refused_for_an_earlier_one(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.anchors import Anchors
 from ecgl_scale.learn.method.base import Arrays, Context, Method, MethodPlan, TaskSizes, end_plan
+from ecgl_scale.learn.method.kept import without_outputs
 from ecgl_scale.learn.train import Penalty
+from ecgl_scale.tasks.forgotten import Forgotten
 
 
 class Anchored(Method):
@@ -40,6 +42,12 @@ class Anchored(Method):
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from ``state()``."""
         self._anchors = Anchors.of_state(state)
+
+    def forget(self, gone: Forgotten, head: Sequence[int]) -> int:
+        """Hold no output of a forgotten class; nothing is kept of nodes."""
+        names = ("anchor.strength", "anchor.place")
+        self._anchors = Anchors.of_state(without_outputs(self._anchors.state(), gone, head, names))
+        return 0
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The task's rows, or its graph, once more at its end, and a gradient."""

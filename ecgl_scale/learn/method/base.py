@@ -27,12 +27,14 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets
 from ecgl_scale.learn.rows import RowCache, plan_rows
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.forgotten import Forgotten
 from ecgl_scale.tasks.stream import Task, TaskStream
 
 Arrays = dict[str, NDArray[Any]]
@@ -199,6 +201,8 @@ class Method:
     """Whether ``end_task`` is gradients of the task's rows, which ranks then share; else the first does it alone."""
     weight_copies: ClassVar[int] = 0
     """How many numbers for every weight it keeps, or holds while a task is learned or ends."""
+    forgets_exactly: ClassVar[bool] = False
+    """Whether what it has learned is a sum over rows: after ``forget`` it is as if they had never been there."""
     is_reconstruction: ClassVar[bool] = False
     """Whether it was made again from a paper's description, as there is no public code; it is always called so."""
     remark: ClassVar[str] = ""
@@ -219,7 +223,8 @@ class Method:
 
     def segments(self, context: Context) -> list[AnySegment]:
         """What the loss is a sum over."""
-        tasks = context.stream.seen(context.task) if self.keeps_tasks else [context.task]
+        seen = context.stream.seen(context.task) if self.keeps_tasks else [context.task]
+        tasks = [task for task in seen if task.train_ids.size]  # else its nodes are forgotten
         return context.segments(tasks, context.replay() if self.keeps_bank else None)
 
     def penalty(self, context: Context) -> Penalty | None:
@@ -247,6 +252,19 @@ class Method:
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from ``state()``."""
         self.kept = dict(state)
+
+    def forget(self, gone: Forgotten, head: Sequence[int]) -> int:
+        """Take forgotten nodes, and outputs of forgotten classes, out of ``state()``; returns how many rows have left.
+
+        ``head`` are the places of the head's tensors among the model's. A method with a state of its own must say how.
+        """
+        del gone, head
+        if self.state():
+            raise UsageError(
+                f"the method {self.name} does not say how it forgets, and it keeps something of the tasks it has seen",
+                expected="a method with a function `forget`, see docs/adding-a-method.md",
+            )
+        return 0
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """What the method needs for a task, for ``ecgl plan``; by default what follows from its declarations."""

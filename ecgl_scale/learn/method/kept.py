@@ -23,6 +23,7 @@ from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.store.source import CsrBlock
+from ecgl_scale.tasks.forgotten import Forgotten
 from ecgl_scale.tasks.graphs import positions_of
 
 Ids = NDArray[np.int64]
@@ -47,6 +48,26 @@ def bank_of_state(state: Mapping[str, NDArray[Any]], num_features: int) -> Memor
     rows = state["rows"] if "rows" in state else CsrBlock(*(state[name] for name in SPARSE))
     columns: dict[str, Any] = {name: state[name] for name in COLUMNS}
     return MemoryBank(int(state["num_features"][0]), rows=rows, **columns)
+
+
+def without_nodes(bank: MemoryBank, gone: Forgotten) -> MemoryBank:
+    """Kept nodes without those that are forgotten."""
+    return bank.select(np.flatnonzero(gone.stays(bank.node_ids, bank.label)))
+
+
+def without_outputs(
+    state: Mapping[str, NDArray[Any]], gone: Forgotten, head: Sequence[int], names: Sequence[str]
+) -> Arrays:
+    """Arrays by name, with zeros for outputs of forgotten classes in ``name.i``, i being of the head.
+
+    Where the class comes back, its outputs are then held to nothing and learned as new ones are.
+    """
+    found = dict(state)
+    for name in (f"{name}.{place}" for name in names for place in head):
+        if name in found:
+            found[name] = np.array(found[name])
+            found[name][gone.positions[gone.positions < len(found[name])]] = 0
+    return found
 
 
 def rows_of(bank: MemoryBank) -> RowCache:

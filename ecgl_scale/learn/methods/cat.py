@@ -39,11 +39,12 @@ from ecgl_scale.graph.propagate import one_hop_features, plan_one_hop
 from ecgl_scale.learn.adam import Adam
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.method.base import ROW_BYTES, Arrays, Context, Method, MethodPlan, TaskSizes
-from ecgl_scale.learn.method.kept import bank_of_state, bank_state, draw_per_class, labelled
+from ecgl_scale.learn.method.kept import bank_of_state, bank_state, draw_per_class, labelled, without_nodes
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.learn.train import AnySegment
+from ecgl_scale.tasks.forgotten import Forgotten
 from ecgl_scale.tasks.graphs import positions_of
 from ecgl_scale.units import MIB
 
@@ -109,13 +110,21 @@ class Cat(Method):
             path.parent.mkdir(parents=True, exist_ok=True)
             save_tensors(path, arrays, about=about)
         before = self._condensed if len(self._condensed) else MemoryBank.empty(arrays["rows"].shape[1])
-        return before.add(task.index, np.arange(len(arrays["labels"])), arrays["labels"], arrays["rows"])
+        _, chosen, _ = self._first_nodes(context)
+        return before.add(task.index, task.train_ids[chosen], arrays["labels"], arrays["rows"])
+
+    @staticmethod
+    def _first_nodes(context: Context) -> tuple[Ids, Ids, np.random.Generator]:
+        """Labels of the training nodes, places of those that synthetic ones begin as, and what else is drawn with."""
+        task = context.task
+        labels = context.stream.labels_of(task.train_ids)
+        rng = np.random.default_rng((context.config.seed, task.index))
+        shares = share_nodes(labels, context.config.section(CatConfig).nodes)
+        return labels, draw_per_class(labels, shares, rng), rng
 
     def _condense(self, context: Context) -> tuple[NDArray[np.float32], Ids]:
         task, config, settings = context.task, context.config, context.config.section(CatConfig)
-        labels = context.stream.labels_of(task.train_ids)
-        rng = np.random.default_rng((config.seed, task.index))
-        chosen = draw_per_class(labels, share_nodes(labels, settings.nodes), rng)
+        labels, chosen, rng = self._first_nodes(context)
         first = context.rows(task, task.train_ids[chosen], f"condensed-{task.index}")
         real = context.rows(task, task.train_ids, f"real-{task.index}") if config.learn.num_hops else None
         if real is None:  # else the model's input has passed the edges already
@@ -140,6 +149,13 @@ class Cat(Method):
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from ``state()``."""
         self._condensed = bank_of_state(state, 1)
+
+    def forget(self, gone: Forgotten, head: Sequence[int]) -> int:
+        """Synthetic nodes leave that began as a forgotten node, or are of a forgotten class."""
+        del head
+        before = len(self._condensed)
+        self._condensed = without_nodes(self._condensed, gone)
+        return before - len(self._condensed)
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """Dense rows and 40 bytes a node; P X being made, or held beside encoders and blocks of embeddings."""

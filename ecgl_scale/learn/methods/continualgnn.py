@@ -18,7 +18,7 @@ Memory of the run: 16 bytes a weight, the memory nodes; detection holds the task
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,6 +43,8 @@ from ecgl_scale.learn.method.kept import (
     training_norm,
     weights_of_state,
     weights_state,
+    without_nodes,
+    without_outputs,
 )
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.train import AnySegment, Penalty
@@ -50,6 +52,7 @@ from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.store.edges.plan import MAX_BLOCK_EDGES
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.forgotten import Forgotten
 from ecgl_scale.tasks.graphs import positions_of
 from ecgl_scale.tasks.stream import Task
 
@@ -169,6 +172,15 @@ class Continualgnn(Method):
         self._memory = bank_of_state(state, 1)
         self._counts = state["counts"]
         self._last = {name: array for name, array in state.items() if name.startswith(("before.", "fisher."))}
+
+    def forget(self, gone: Forgotten, head: Sequence[int]) -> int:
+        """Forgotten nodes leave the memory; of a forgotten class nothing is counted or held."""
+        before = len(self._memory)
+        self._memory = without_nodes(self._memory, gone)
+        self._counts = np.array(self._counts)
+        self._counts[gone.positions[gone.positions < self._counts.size]] = 0
+        self._last = without_outputs(self._last, gone, head, ("before", "fisher"))
+        return before - len(self._memory)
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """Rows and 40 bytes a node beside the weights; an epoch over the memory at the end of a task.

@@ -19,6 +19,7 @@ Memory: 4 bytes a weight, and outputs of the bank.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -37,11 +38,13 @@ from ecgl_scale.learn.method.kept import (
     segments_with_old,
     weights_of_state,
     weights_state,
+    without_outputs,
 )
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
 from ecgl_scale.rank.topk import top_nodes
+from ecgl_scale.tasks.forgotten import Forgotten
 from ecgl_scale.tasks.graphs import positions_of
 
 HOPS = 2
@@ -119,6 +122,11 @@ class Dygrain(Method):
         chosen = np.sort(top_nodes(draws, context.config.bank.budget, labels=labels, quota="class"))
         ids = task.train_ids[chosen]
         return context.bank.add(task.index, ids, labels[chosen], context.bank_rows(task, ids))
+
+    def forget(self, gone: Forgotten, head: Sequence[int]) -> int:
+        """The teacher says nothing of forgotten classes; the nodes are in the bank."""
+        self.kept = without_outputs(self.kept, gone, head, ["teacher"])
+        return 0
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The walk over a graph that keeps its nodes; the rows it finds, and the bank's outputs, are few."""

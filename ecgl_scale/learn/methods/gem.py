@@ -14,7 +14,7 @@ with replacement, class-IL keeps the first nodes by class, so mostly one class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -29,6 +29,7 @@ from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.loss import Labelled, Segment, target_fields
 from ecgl_scale.learn.method.base import QUIRKS, Arrays, Context, Ids, Method, MethodPlan, TaskSizes
 from ecgl_scale.learn.train import AnySegment
+from ecgl_scale.tasks.forgotten import Forgotten
 from ecgl_scale.tasks.graphs import positions_of
 from ecgl_scale.tasks.stream import Task
 
@@ -69,7 +70,7 @@ class Gem(Method):
 
     def begin_task(self, context: Context) -> None:
         """Make the old tasks' memories ready."""
-        old = context.stream.seen(context.task)[:-1]
+        old = [task for task in context.stream.seen(context.task)[:-1] if self._nodes[task.index].size]
         self._memories = [_memory(context, task, self._nodes[task.index]) for task in old]
 
     def adjust(self, context: Context) -> None:
@@ -105,6 +106,13 @@ class Gem(Method):
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from ``state()``."""
         self._nodes = {int(name.rpartition(".")[2]): np.array(ids) for name, ids in state.items()}
+
+    def forget(self, gone: Forgotten, head: Sequence[int]) -> int:
+        """Forgotten nodes are memory nodes no more."""
+        del head
+        before = sum(ids.size for ids in self._nodes.values())
+        self._nodes = {index: ids[~np.isin(ids, gone.node_ids)] for index, ids in self._nodes.items()}
+        return before - sum(ids.size for ids in self._nodes.values())
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """A gradient for each task, and the projected one; ids, and while a task is trained rows and targets."""

@@ -10,7 +10,7 @@ this. Li and Hoiem, eq. (1)-(3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -23,11 +23,12 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
 from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.method.base import Context, Method, MethodPlan, TaskSizes
-from ecgl_scale.learn.method.kept import weights_of_state, weights_state
+from ecgl_scale.learn.method.kept import weights_of_state, weights_state, without_outputs
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.soft import SoftTargets
 from ecgl_scale.learn.train import AnySegment
+from ecgl_scale.tasks.forgotten import Forgotten
 from ecgl_scale.units import MIB
 
 HELD_BYTES = 64 * MIB
@@ -84,7 +85,7 @@ class Lwf(Method):
     @staticmethod
     def _terms(context: Context) -> NDArray[np.bool_]:
         """The columns that are distilled: of each old task, or of all of them together."""
-        *old, _ = context.stream.seen(context.task)
+        old = [task for task in context.stream.seen(context.task)[:-1] if task.positions.size]
         terms = np.zeros((len(old), context.trainer.weights.num_classes), np.bool_)
         for term, task in zip(terms, old, strict=True):
             term[task.positions] = True
@@ -93,6 +94,11 @@ class Lwf(Method):
     def end_task(self, context: Context) -> None:
         """The model as it is now teaches the next task."""
         self.kept = weights_state(context.trainer.weights, "teacher")
+
+    def forget(self, gone: Forgotten, head: Sequence[int]) -> int:
+        """The teacher says nothing of forgotten classes; nothing is kept of nodes."""
+        self.kept = without_outputs(self.kept, gone, head, ["teacher"])
+        return 0
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """Old outputs are held beside training where they are small."""

@@ -17,7 +17,7 @@ Memory: 8 bytes a node of the task's graph while neighbours are drawn by degree;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -45,6 +45,7 @@ from ecgl_scale.learn.method.kept import (
 from ecgl_scale.learn.train import AnySegment
 from ecgl_scale.store.features.dense import GATHER_BYTES
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.forgotten import Forgotten
 from ecgl_scale.tasks.graphs import positions_of
 
 Ids = NDArray[np.int64]
@@ -132,6 +133,19 @@ class Ssm(Method):
         if len(self._nodes):
             self._is_centre = np.asarray(state["is_centre"], np.bool_)
             self._indptr, self._indices = state["edges.indptr"], state["edges.indices"]
+
+    def forget(self, gone: Forgotten, head: Sequence[int]) -> int:
+        """Forgotten nodes leave the stored graphs with their edges."""
+        del head
+        nodes, before = self._nodes, len(self._nodes)
+        stays = gone.stays(nodes.node_ids, np.where(self._is_centre, nodes.label, -1))
+        targets = np.repeat(np.arange(before), np.diff(self._indptr))
+        is_kept = stays[targets] & stays[self._indices]
+        degrees = np.bincount(targets[is_kept], minlength=before)[stays]
+        self._indices = (np.cumsum(stays) - 1)[self._indices[is_kept]]
+        self._indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+        self._nodes, self._is_centre = nodes.select(np.flatnonzero(stays)), self._is_centre[stays]
+        return before - len(self._nodes)
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """Rows, 49 bytes a node, and about two edges a node; places and degrees of all nodes when some are kept."""

@@ -77,12 +77,12 @@ def plan_run_workers(setup: RunSetup, *, room_bytes: int, threads: int) -> list[
             driver_threads=driver_threads,
             threads=threads,
         )
-        for task in setup.stream
+        for task in sizes.tasks
     ]
     stages = [largest("extract", extracted)]
     if setup.config.learn.num_hops:
-        stages.append(largest("train", [_propagation(sizes, task, room_bytes, seen=seen) for task in setup.stream]))
-    stages.append(_remembering([plan_method(sizes, task, room_bytes) for task in setup.stream], 0))
+        stages.append(largest("train", [_propagation(sizes, task, room_bytes, seen=seen) for task in sizes.tasks]))
+    stages.append(_remembering([plan_method(sizes, task, room_bytes) for task in sizes.tasks], 0))
     return [*stages, _evaluation(sizes, room_bytes)]
 
 
@@ -144,7 +144,7 @@ def _remembering(of_method: Sequence[MethodPlan], kept_bytes: int) -> StagePlan:
 
 def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
     config, plans = sizes.config, []
-    for task in sizes.stream:
+    for task in sizes.tasks:
         scored = max(task.test_ids.size, task.valid_ids.size) * sizes.widths[-1] * SCORE_BYTES
         if config.learn.num_hops:
             plan = _propagation(sizes, task, room_bytes, seen=_uses_seen(config))

@@ -52,6 +52,11 @@ class RunSizes:
         return self.setup.stream
 
     @property
+    def tasks(self) -> list[Task]:
+        """Its tasks that have rows to train on; those of others are forgotten."""
+        return [task for task in self.stream if task.train_ids.size]
+
+    @property
     def to_learn(self) -> Sequence[Task]:
         """The tasks that are still to be learned: of a model that goes on, the new one."""
         return self.stream[self.setup.first_task :]

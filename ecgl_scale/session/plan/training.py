@@ -68,9 +68,9 @@ def plan_task_graph(sizes: RunSizes, task: Task, room_bytes: int) -> StagePlan:
 
 def plan_all_graphs(sizes: RunSizes, room_bytes: int) -> StagePlan:
     """The graphs of all tasks in memory, and the epochs over the largest."""
-    plans = [plan_task_graph(sizes, task, room_bytes) for task in sizes.stream]
+    plans = [plan_task_graph(sizes, task, room_bytes) for task in sizes.tasks]
     held, largest_held = 0, 0
-    for task in sizes.stream:
+    for task in sizes.tasks:
         found = sizes.graph_of(task, seen=sizes.config.tasks.inter_task_edges)
         if _in_blocks(sizes, found.num_nodes):
             own = edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges)

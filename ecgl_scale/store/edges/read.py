@@ -20,7 +20,9 @@ from ecgl_scale.base.durable import WrittenFile
 from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import CorruptStoreError, UsageError
 from ecgl_scale.store.checked import corrupt, expected_file
-from ecgl_scale.store.compose import generations_of, stored_blocks
+from ecgl_scale.store.compose import StoredBlock, generations_of, stored_blocks
+from ecgl_scale.store.dropped import open_dropped
+from ecgl_scale.store.edges.live import LiveRows, live_bytes, live_part_bytes
 from ecgl_scale.store.edges.older import BlockRows, OlderFiles, Pairs, held_bytes, merge_bytes, part_bytes
 from ecgl_scale.store.edges.plan import RANGE_ROWS, id_dtype_of
 from ecgl_scale.store.files import StoreFiles
@@ -81,6 +83,7 @@ class EdgeStore(_BlockFiles):
     def __init__(self, files: StoreFiles, manifest: Manifest) -> None:
         super().__init__(files, manifest)
         self.older = OlderFiles(files, manifest, self._stored)
+        self.dropped = open_dropped(files, manifest)
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
@@ -90,7 +93,9 @@ class EdgeStore(_BlockFiles):
     @cached_property
     def merge_bytes(self) -> int:
         """The most memory that reading one block takes: 0 of a store that never grew, whose rows are views."""
-        return max(merge_bytes(stored, self.id_dtype) for stored in self._stored)
+        return max(
+            (live_bytes if self._loses(stored) else merge_bytes)(stored, self.id_dtype) for stored in self._stored
+        )
 
     def reading_bytes(self, threads: int) -> int:
         """The memory of those who keep ``rows`` of all blocks and read ``parts`` of them; 0 of a store that never grew.
@@ -98,7 +103,15 @@ class EdgeStore(_BlockFiles):
         It is for what came later, and for a part a thread.
         """
         held = sum(held_bytes(stored, self.id_dtype) for stored in self._stored)
-        return held + threads * max(part_bytes(stored, self.id_dtype) for stored in self._stored)
+        losing = [stored for stored in self._stored if self._loses(stored)]
+        held += 8 * sum(stored.block.num_rows + 1 for stored in losing)
+        part = max(part_bytes(stored, self.id_dtype) for stored in self._stored)
+        return held + threads * max([part, *(live_part_bytes(stored, self.id_dtype) for stored in losing)])
+
+    def _loses(self, stored: StoredBlock) -> bool:
+        """Whether edges of a block go with dropped nodes."""
+        num_stored = stored.num_edges + stored.num_older
+        return self.dropped is not None and self.num_edges_of(stored.block) != num_stored
 
     def _read(self, block: Block) -> Ragged:
         """The block's own file."""
@@ -145,11 +158,17 @@ class EdgeStore(_BlockFiles):
 
     def rows(self, block: Block) -> BlockRows:
         """The rows of a block, for those who read some of them at a time, or again. Memory: see ``BlockRows``."""
-        own = self._read(block)
-        return BlockRows(own, self.older_pairs(block), self._stored[block.index], self.id_dtype)
+        stored = self._stored[block.index]
+        return self._live(BlockRows(self._read(block), self.older_pairs(block), stored, self.id_dtype), stored)
+
+    def _live(self, rows: BlockRows, stored: StoredBlock) -> BlockRows:
+        """The rows without the edges of nodes that were dropped."""
+        if self.dropped is None or not self._loses(stored):
+            return rows
+        return LiveRows(rows, stored.block, self.dropped, self.num_edges_of(stored.block))
 
     def own_rows(self, block: Block) -> Ragged:
-        """The rows of a block's own file, without what came later, and without rows that came later."""
+        """The rows of a block's own file, without what came later, with edges of nodes that were dropped."""
         return self._read(block)
 
     def rows_unchecked(self, block: Block) -> BlockRows:
@@ -163,7 +182,7 @@ class EdgeStore(_BlockFiles):
         sizes = (rows.offsets.size, rows.values.size)
         if sizes != (stored.num_rows + 1, stored.num_edges) or rows.values.dtype != id_dtype_of(stored.num_nodes):
             raise self._no_edges_of(block)
-        return BlockRows(rows, self.older_pairs(block), stored, self.id_dtype)
+        return self._live(BlockRows(rows, self.older_pairs(block), stored, self.id_dtype), stored)
 
     def older_since(self, generation: int) -> Iterator[Pairs]:
         """Edges into rows of older blocks that came after a generation; views, not copies."""
@@ -185,7 +204,7 @@ class EdgeStore(_BlockFiles):
         return tuple(f"{later.folder}/" for later in appended if later.number > generation)
 
     def older_pairs(self, block: Block) -> list[Pairs]:
-        """Edges into a block that came later, by generation, in the order of tiles; views, not copies."""
+        """Edges into a block that came later, by generation, in the order of tiles, as they are stored; no copies."""
         return self.older.pairs(self._stored[block.index])
 
     def older_paths(self, block: Block) -> list[Path]:
@@ -207,7 +226,11 @@ class EdgeStore(_BlockFiles):
         return rows.values[rows.offsets[0] : rows.offsets[1]]
 
     def count_in_edges(self, block: Block, degrees: NDArray[Any]) -> None:
-        """Edges into each row of a block, into ``degrees``. Memory: none of ours."""
+        """Edges into each row of a block, into ``degrees``. Memory: a part where nodes were dropped, else none."""
+        if self._loses(self._stored[block.index]):
+            for first, rows in self.rows(block).parts(0, block.num_rows):
+                degrees[first : first + rows.offsets.size - 1] = rows.offsets[1:] - rows.offsets[:-1]
+            return
         offsets = self._read(block).offsets
         degrees[: offsets.size - 1] = offsets[1:] - offsets[:-1]
         degrees[offsets.size - 1 : block.num_rows] = 0
@@ -215,7 +238,11 @@ class EdgeStore(_BlockFiles):
             count_rows(pairs.dst, block.start, degrees)
 
     def count_out_edges(self, block: Block, degrees: NDArray[Any]) -> None:
-        """Add the edges of a block to the ``degrees`` of their sources. Memory: none of ours."""
+        """Add the edges of a block to the ``degrees`` of their sources. Memory: as of ``count_in_edges``."""
+        if self._loses(self._stored[block.index]):
+            for _, rows in self.rows(block).parts(0, block.num_rows):
+                count_sources(rows.values, degrees)
+            return
         count_sources(self._read(block).values, degrees)
         for pairs in self.older_pairs(block):
             count_sources(pairs.src, degrees)

@@ -162,7 +162,7 @@ class OlderWork(Work[OlderScratch, OlderRecord]):
         self._blocks = older_blocks(before.manifest.edges.block_starts, last_row)
         self._known: KnownEdges | None = None
         if not before.manifest.edges.keeps_duplicates:
-            self._known = KnownEdges(files_of(before.location, before.manifest), before.manifest)
+            self._known = KnownEdges(files_of(before.location, before.manifest, before.hold), before.manifest)
 
     def describe(self) -> Json:
         """Where keys and the graph before are, and how they are cut."""

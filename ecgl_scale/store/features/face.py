@@ -33,6 +33,8 @@ class FeatureStore(ABC):
     num_values: int
     """Values that are stored: all of a dense matrix, those that are not zero of a sparse one."""
     dtype: np.dtype[np.floating[Any]]
+    num_dropped: int = 0
+    """Rows of nodes that are no longer in the graph: they are zeros, and count for nothing."""
     store: str
     """The address of the store they belong to, by which another process finds them."""
 

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from ecgl_scale.base.durable import WrittenFile
 from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.store.compose import address_of, generations_of
+from ecgl_scale.store.dropped import Dropped
 from ecgl_scale.store.features.choose import as_dense, as_sparse, choose_kind
 from ecgl_scale.store.features.dense import DenseFeatures
 from ecgl_scale.store.features.dense_write import DenseDtype, DenseLayout, write_dense
 from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.features.joined import join_features
+from ecgl_scale.store.features.live import live_features
 from ecgl_scale.store.features.sparse import SparseFeatures, SparseLayout, write_sparse
 from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import DENSE_DIRECTORY, SPARSE_DIRECTORY, FeatureSection, Manifest
@@ -66,7 +68,7 @@ def write_features(
     return section, _below(SPARSE_DIRECTORY, files)
 
 
-def open_features(files: StoreFiles, manifest: Manifest) -> AnyFeatures | None:
+def open_features(files: StoreFiles, manifest: Manifest, dropped: Dropped | None = None) -> AnyFeatures | None:
     """The features of an open store; None where it has none. Those of several generations are seen as one matrix."""
     if manifest.features is None:
         return None
@@ -79,6 +81,8 @@ def open_features(files: StoreFiles, manifest: Manifest) -> AnyFeatures | None:
         if section is not None
     ]
     features = opened[0] if len(opened) == 1 else join_features(opened)
+    if dropped is not None:
+        features = live_features(opened, dropped)
     features.store = address_of(files.location, manifest)
     return features
 

@@ -45,7 +45,10 @@ def _check_batch(keys: StoreKeys, part: KeyPart, index: int) -> int:
         rows = keys.rows_of(batch)
     except (pa.ArrowException, IndexError, ValueError) as error:
         raise corrupt(part.keys.path, f"does not hold keys in its batch {index}: {error}") from error
-    is_wrong = rows != np.arange(first_row, first_row + len(batch))
+    own_rows = np.arange(first_row, first_row + len(batch))
+    is_wrong = rows != own_rows
+    if keys.dropped is not None:
+        is_wrong &= ~keys.dropped.among(own_rows)  # their keys are unknown, or another node has them now
     if is_wrong.any():
         row = int(np.argmax(is_wrong))
         raise corrupt(part.index.path, f"does not lead from the key of row {first_row + row} to that row")

@@ -27,6 +27,7 @@ from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt, expected_file
 from ecgl_scale.store.compose import folders_with_rows, generation_infos
+from ecgl_scale.store.dropped import Dropped, open_dropped
 from ecgl_scale.store.files import LocalFiles, StoreFiles
 from ecgl_scale.store.format import KEY_INDEX_NAME, KEYS_NAME, Manifest
 from ecgl_scale.store.ragged import map_checked
@@ -123,15 +124,17 @@ class KeyPart:
 class StoreKeys:
     """The keys of a store: of all its generations, in order."""
 
-    def __init__(self, name: str, type_: str, parts: Sequence[KeyPart]) -> None:
+    def __init__(self, name: str, type_: str, parts: Sequence[KeyPart], dropped: Dropped | None = None) -> None:
         self.name = name
         self.type = type_
         self.parts = tuple(parts)
+        self.dropped = dropped
+        """Nodes that are no longer there: their keys are unknown, and may come again."""
 
     def joined(self, more: StoreKeys, first_row: int) -> StoreKeys:
         """These keys, and those of nodes whose rows follow from ``first_row`` on."""
         new = [replace(part, first_row=part.first_row + first_row) for part in more.parts]
-        return StoreKeys(self.name, self.type, (*self.parts, *new))
+        return StoreKeys(self.name, self.type, (*self.parts, *new), self.dropped)
 
     def describe(self) -> Json:
         """What ``open`` needs in a process that sees the same files."""
@@ -144,7 +147,8 @@ class StoreKeys:
             }
             for part in self.parts
         ]
-        return {"name": self.name, "type": self.type, "parts": parts}
+        dropped = None if self.dropped is None else self.dropped.describe()
+        return {"name": self.name, "type": self.type, "parts": parts, "dropped": dropped}
 
     @classmethod
     def open(cls, description: Json) -> StoreKeys:
@@ -157,7 +161,12 @@ class StoreKeys:
             )
             first_row, num_rows = about["rows"]
             parts.append(KeyPart(keys, index, first_row, num_rows, is_checked=True))
-        return cls(description["name"], description["type"], parts)
+        dropped = None if description["dropped"] is None else Dropped.open(description["dropped"])
+        return cls(description["name"], description["type"], parts, dropped)
+
+    def with_dropped(self) -> StoreKeys:
+        """These keys, and behind them those of nodes that were dropped, unless they came again."""
+        return self if self.dropped is None else _AllKeys(self)
 
     def rows_of(self, keys: Any) -> NDArray[np.int64]:
         """Rows of keys, an Arrow array or any sequence of them; -1 for a key that no node has."""
@@ -169,7 +178,10 @@ class StoreKeys:
             if not open_.size:
                 break
             found = part.find(given.take(as_arrow(open_)), codes[open_])
-            rows[open_] = np.where(found < 0, -1, found + part.first_row)
+            found = np.where(found < 0, -1, found + part.first_row)
+            if self.dropped is not None:
+                found[self.dropped.among(found)] = -1
+            rows[open_] = found
         return rows
 
     def keys_of(self, rows: Any) -> pa.Array:
@@ -200,6 +212,19 @@ class StoreKeys:
             raise UsageError(f"these are no keys of column {self.name!r}: {error}", expected=expected) from error
 
 
+class _AllKeys(StoreKeys):
+    """Keys that also name dropped nodes."""
+
+    def __init__(self, live: StoreKeys) -> None:
+        super().__init__(live.name, live.type, live.parts)
+        self._live_keys = live
+
+    def rows_of(self, keys: Any) -> NDArray[np.int64]:
+        """Rows of keys; that of a node that is there, if one is."""
+        live = self._live_keys.rows_of(keys)
+        return np.where(live < 0, super().rows_of(keys), live)
+
+
 def open_keys(files: StoreFiles, manifest: Manifest) -> StoreKeys | None:
     """The keys of a store; None where its nodes have none."""
     if manifest.keys is None:
@@ -212,7 +237,7 @@ def open_keys(files: StoreFiles, manifest: Manifest) -> StoreKeys | None:
             for name in (f"{folder}{KEYS_NAME}", f"{folder}{KEY_INDEX_NAME}")
         )
         parts.append(KeyPart(keys, index, info.first_node, info.num_nodes - info.first_node))
-    return StoreKeys(manifest.keys.name, manifest.keys.type, parts)
+    return StoreKeys(manifest.keys.name, manifest.keys.type, parts, open_dropped(files, manifest))
 
 
 def codes_of(keys: pa.Array) -> NDArray[Any]:

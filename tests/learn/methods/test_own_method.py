@@ -67,7 +67,7 @@ def test_the_page_names_every_hook_and_declaration_and_the_template_is_short() -
     assert {name for name in members if f"`{name}`" not in tables} == set()
     template = type(create_method(TEMPLATE))
     hooks = {name for name, value in vars(template).items() if inspect.isfunction(value)}
-    assert hooks == {"penalty", "end_task"}
+    assert hooks == {"penalty", "end_task", "forget"}
 
 
 def test_a_section_of_a_methods_own_is_checked_resolved_and_read(store: Path, cache: Path, tmp_path: Path) -> None:
