@@ -26,7 +26,11 @@ else
   ecgl update "$MODEL" "$STORE" --out "$MODEL" --if-new --resume
 fi
 
-# New weights change every row; where nothing was learned, only what changed is computed.
-ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" --update "$PREDICTIONS" --id 2>/dev/null ||
+# New weights change every row; where nothing was learned since the table was written, only what changed is computed.
+known=()
+if [ -e "$PREDICTIONS" ]; then known=(--update "$PREDICTIONS"); fi
+ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" "${known[@]}" --id || {
+  [ $? -eq 3 ]
   ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" --id
+}
 ecgl report "$MODEL" --html "$REPORT"
