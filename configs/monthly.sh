@@ -19,14 +19,14 @@ fi
 if ! compgen -G "$MODEL/sealed.json" >/dev/null && ! compgen -G "$MODEL/versions/*/sealed.json" >/dev/null; then
   ecgl run "$CONFIG" --set "store=$STORE" --out "$MODEL" --resume
 else
-  # At once, with last month's weights: the rows that have changed. Another model's table is left to the last step.
+  # At once, with last month's weights: the rows that have changed. A table of the store before a compact is refused, exit 3.
   if [ -e "$PREDICTIONS" ]; then
     ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" --update "$PREDICTIONS" --id || [ $? -eq 3 ]
   fi
   ecgl update "$MODEL" "$STORE" --out "$MODEL" --if-new --resume
 fi
 
-# New weights change every row; where nothing was learned since the table was written, only what changed is computed.
+# New weights change every row, and infer knows by the table; where nothing was learned, only what changed is computed.
 known=()
 if [ -e "$PREDICTIONS" ]; then known=(--update "$PREDICTIONS"); fi
 ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" "${known[@]}" --id || {
