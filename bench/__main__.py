@@ -20,6 +20,7 @@ CASES = (
     "ranks",
     "simulate",
     "inference",
+    "growth",
     "plan_peaks",
     "plan_time",
     "accuracy",

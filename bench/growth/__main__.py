@@ -1,5 +1,6 @@
 """A graph that grows: real arrivals, one hundredth more of a products-sized graph, and ten generations.
 
+    python -m bench.growth --table      the tables of README.md, from the record
     python -m bench.growth [--real] [--products] [--generations] [--epochs 100] [--nodes N] [--repeats 3]
 
 Without a choice all three parts are run; a part that is not run keeps what the record has of it.
@@ -18,6 +19,7 @@ from bench.accuracy import DATA
 from bench.growth.generations import ten_generations
 from bench.growth.products import one_hundredth
 from bench.growth.real import CASES, grow
+from bench.growth.table import render
 
 RECORD = "growth"
 
@@ -31,9 +33,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--nodes", type=int, help="Nodes of the generated graph; default: as ogbn-products.")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--table", action="store_true", help="Print the record as Markdown and run nothing.")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--work", type=Path, default=harness.DEFAULT_WORK / "growth")
     arguments = parser.parse_args()
+    if arguments.table:
+        print(render(_recorded()))
+        return
     names = ("real", "products", "generations")
     chosen = [name for name in names if getattr(arguments, name)] or list(names)
     found = _recorded()

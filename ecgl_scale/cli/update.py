@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +53,10 @@ def update(
             'or "label in A, B".',
         ),
     ] = None,
+    if_new: Annotated[
+        bool,
+        typer.Option("--if-new", help="Where the store has no node that the model has not seen, end with code 0."),
+    ] = False,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with an update that was stopped or killed; begin where none was begun."),
@@ -71,6 +76,8 @@ def update(
     """Learn one more task on top of a model, and test on all of its tasks."""
     if new_nodes and where is not None:
         raise typer.BadParameter("--new-nodes and --where exclude each other", param_hint="--where")
+    if if_new and where is not None:
+        raise typer.BadParameter("--if-new is about new nodes, not about a condition", param_hint="--if-new")
     from ecgl_scale.session.update import Update
 
     for path in (model, out):
@@ -78,6 +85,10 @@ def update(
     asked = [*(overrides or []), *([] if ranks is None else [f"engine.ranks={ranks}"])]
     given = [*asked, *([] if memory is None else [f"memory={memory}"]), *settings.overrides()]
     job = Update.open(model, location_of(store), out, where=where, overrides=given)
+    if if_new and not job.basis.has_new_nodes(job.config):
+        if not context.obj.quiet:
+            print(f"{job.basis.directory}: the store has no new nodes, so there is nothing to learn", file=sys.stderr)
+        return
     results = job.done_before() if resume else None
     if results is None:
         with context.obj.progress() as sink:

@@ -97,6 +97,10 @@ class Basis:
             )
         return config
 
+    def has_new_nodes(self, config: RunConfig) -> bool:
+        """Whether the store has nodes that came after those which the model has seen."""
+        return open_store(config).num_nodes > self.state.new_from
+
     def setup(self, config: RunConfig, resources: Resources, generation: int | None = None) -> RunSetup:
         """The store, which must be the one that the model has learned, and the stream with one task more.
 
