@@ -19,7 +19,7 @@ fi
 if ! compgen -G "$MODEL/sealed.json" >/dev/null && ! compgen -G "$MODEL/versions/*/sealed.json" >/dev/null; then
   ecgl run "$CONFIG" --set "store=$STORE" --out "$MODEL" --resume
 else
-  # At once, with last month's weights: the rows that have changed. Another model's table is left to the last step.
+  # At once, with last month's weights: the rows that have changed.
   if [ -e "$PREDICTIONS" ]; then
     ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" --update "$PREDICTIONS" --id || [ $? -eq 3 ]
   fi
@@ -27,6 +27,7 @@ else
 fi
 
 # New weights change every row; where nothing was learned since the table was written, only what changed is computed.
+# A table of a store that was compacted since (exit 3) is written anew.
 known=()
 if [ -e "$PREDICTIONS" ]; then known=(--update "$PREDICTIONS"); fi
 ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" "${known[@]}" --id || {
