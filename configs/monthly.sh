@@ -6,7 +6,7 @@
 set -euo pipefail
 
 came=$1
-: "${CONFIG:=configs/monthly.yaml}" "${STORE:=graph.ecgl}" "${MODEL:=model}" "${KEY:=id}" "${PREDICTIONS:=predictions.parquet}" "${REPORT:=report.html}"
+: "${CONFIG:=configs/monthly.yaml}" "${STORE:=monthly.ecgl}" "${MODEL:=model}" "${KEY:=id}" "${PREDICTIONS:=predictions.parquet}" "${REPORT:=report.html}"
 nodes=("$came/edges.csv" "$STORE" --features "$came/x.npy" --columns "$came/nodes.parquet" --id-column "$KEY" --id)
 
 if [ ! -e "$STORE" ]; then
