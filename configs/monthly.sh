@@ -6,7 +6,7 @@
 set -euo pipefail
 
 came=$1
-: "${CONFIG:=configs/monthly.yaml}" "${STORE:=graph.ecgl}" "${MODEL:=model}" "${KEY:=id}" "${PREDICTIONS:=predictions.parquet}" "${REPORT:=report.html}"
+: "${CONFIG:=configs/monthly.yaml}" "${STORE:=monthly.ecgl}" "${MODEL:=model}" "${KEY:=id}" "${PREDICTIONS:=predictions.parquet}" "${REPORT:=report.html}"
 nodes=("$came/edges.csv" "$STORE" --features "$came/x.npy" --columns "$came/nodes.parquet" --id-column "$KEY" --id)
 
 if [ ! -e "$STORE" ]; then
@@ -19,14 +19,15 @@ fi
 if ! compgen -G "$MODEL/sealed.json" >/dev/null && ! compgen -G "$MODEL/versions/*/sealed.json" >/dev/null; then
   ecgl run "$CONFIG" --set "store=$STORE" --out "$MODEL" --resume
 else
-  # At once, with last month's weights: the rows that have changed. A table of the store before a compact is refused, exit 3.
+  # At once, with last month's weights: the rows that have changed.
   if [ -e "$PREDICTIONS" ]; then
     ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" --update "$PREDICTIONS" --id || [ $? -eq 3 ]
   fi
   ecgl update "$MODEL" "$STORE" --out "$MODEL" --if-new --resume
 fi
 
-# New weights change every row, and infer knows by the table; where nothing was learned, only what changed is computed.
+# New weights change every row; where nothing was learned since the table was written, only what changed is computed.
+# A table of a store that was compacted since (exit 3) is written anew.
 known=()
 if [ -e "$PREDICTIONS" ]; then known=(--update "$PREDICTIONS"); fi
 ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" "${known[@]}" --id || {
