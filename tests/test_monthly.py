@@ -63,7 +63,7 @@ def feed(folder: Path, month: str, kill_after: str = "") -> tuple[int, list[str]
     ran = subprocess.run(
         ["bash", str(ROOT / "configs" / "monthly.sh"), month],
         cwd=folder,
-        env=os.environ | {"PATH": path, "CONFIG": "monthly.yaml", "KILL_AFTER": kill_after},
+        env=os.environ | {"PATH": path, "CONFIG": "monthly.yaml", "STORE": "graph.ecgl", "KILL_AFTER": kill_after},
         capture_output=True,
         text=True,
         timeout=120,
