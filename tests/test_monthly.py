@@ -63,7 +63,7 @@ def feed(folder: Path, month: str, kill_after: str = "") -> tuple[int, list[str]
     ran = subprocess.run(
         ["bash", str(ROOT / "configs" / "monthly.sh"), month],
         cwd=folder,
-        env=os.environ | {"PATH": path, "CONFIG": "monthly.yaml", "STORE": "graph.ecgl", "KILL_AFTER": kill_after},
+        env=os.environ | {"PATH": path, "CONFIG": "monthly.yaml", "KILL_AFTER": kill_after},
         capture_output=True,
         text=True,
         timeout=120,
@@ -78,9 +78,9 @@ def begin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     nodes = ["--features", "october/x.npy", "--columns", "october/nodes.parquet", "--id-column", "id", "--id"]
     for step in (
-        ["ingest", "edges", "october/edges.csv", "graph.ecgl", *nodes, "--symmetrise"],
+        ["ingest", "edges", "october/edges.csv", "monthly.ecgl", *nodes, "--symmetrise"],
         ["run", "monthly.yaml", "--out", "model"],
-        ["infer", "model", "graph.ecgl", "--out", "predictions.parquet", "--id"],
+        ["infer", "model", "monthly.ecgl", "--out", "predictions.parquet", "--id"],
     ):
         ran = run_cli("--quiet", *step)
         assert ran.code == 0, ran.stderr
@@ -93,7 +93,7 @@ def test_a_month_that_is_killed_after_its_update_is_fed_in_once(folder: Path, mo
     code, said = feed(folder, "november")
     assert (code, said) == (0, ["append", "infer", "update", "infer", "report"])
 
-    graph = GraphStore.open(folder / "graph.ecgl")
+    graph = GraphStore.open(folder / "monthly.ecgl")
     assert graph.num_nodes == 400
     assert graph.num_edges == len(set(map(tuple, graph.to_edge_index().T.tolist())))
     assert [path.name for path in (folder / "model" / "versions").iterdir()] == ["0001"]
