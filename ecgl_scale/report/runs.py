@@ -78,8 +78,11 @@ class FinishedRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The keys of ``config.yaml`` by their dotted names."""
-        return read_settings(self.path / "config.yaml")
+        """The keys of ``config.yaml`` by their dotted names, and how many tasks were learned with them.
+
+        An updated model has the config of the run that it goes on from, and more tasks.
+        """
+        return {**read_settings(self.path / "config.yaml"), "tasks.learned": len(self.results["matrix"])}
 
     @cached_property
     def plan(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ def test_seeds_of_one_config_are_one_group_with_mean_and_deviation(tmp_path: Pat
     assert group.label == "ecgl"
     assert group.accuracy == Spread(81.0, 1.0, 2)
     assert str(group.accuracy) == "81.0 ± 1.0"
+
+
+def test_a_model_before_its_update_is_no_seed_of_the_one_after_it(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / name) for name in ("before", "after")]
+    results = json.loads((paths[0] / "results.json").read_text())
+    results["matrix"] = [row[:2] for row in results["matrix"][:2]]
+    (paths[0] / "results.json").write_text(json.dumps(results))
+    assert {group.label for group in groups_of(paths)} == {"ecgl, tasks.learned=2", "ecgl, tasks.learned=3"}
+    assert "tasks.learned=2" in learning_picture(groups_of(paths), "lines", "lines").csv
 
 
 def test_a_key_of_another_method_or_one_that_is_new_makes_no_group(tmp_path: Path) -> None:
