@@ -58,8 +58,7 @@ def is_model(given: Path) -> bool:
 
 def newest_of(directory: Path) -> Path:
     """The newest complete version of the model that a directory is, or is a version of."""
-    is_version = directory.parent.name == VERSIONS_NAME and _NUMBER.fullmatch(directory.name) is not None
-    return version_directory(directory.parent.parent if is_version else directory)
+    return version_directory(model_of(directory))
 
 
 def next_version(model: Path) -> Path:

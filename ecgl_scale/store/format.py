@@ -139,14 +139,7 @@ class Manifest:
             manifest = cls(
                 num_nodes=typed(int, body["num_nodes"]),
                 edges=read_section(EdgeSection, body["edges"]),
-                features=None if body["features"] is None else read_section(FeatureSection, body["features"]),
-                columns={name: typed(str, kind) for name, kind in body["columns"].items()},
-                num_classes=None if body["num_classes"] is None else typed(int, body["num_classes"]),
-                provenance=typed(dict, body["provenance"]),
-                files=read_files(body["files"], path),
-                written_by=typed(str, body["written_by"]),
-                keys=read_section(KeySection, body["keys"]) if "keys" in body else None,
-                class_names=[typed(str, name) for name in body["class_names"]] if "class_names" in body else None,
+                **read_parts(body, path),
             )
             _check_sense(manifest)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -190,6 +183,20 @@ def read_files(values: Mapping[str, Any], manifest: AnyPath) -> dict[str, FileRe
     """The files that a manifest names, all of them below its directory."""
     return {
         safe_name(name, manifest, MANIFEST_NAME): read_section(FileRecord, record) for name, record in values.items()
+    }
+
+
+def read_parts(body: Mapping[str, Any], path: AnyPath) -> dict[str, Any]:
+    """What the manifest of a store and that of a generation have in common besides their edges, by field."""
+    return {
+        "features": None if body["features"] is None else read_section(FeatureSection, body["features"]),
+        "columns": {name: typed(str, kind) for name, kind in body["columns"].items()},
+        "num_classes": None if body["num_classes"] is None else typed(int, body["num_classes"]),
+        "provenance": typed(dict, body["provenance"]),
+        "files": read_files(body["files"], path),
+        "written_by": typed(str, body["written_by"]),
+        "keys": read_section(KeySection, body["keys"]) if "keys" in body else None,
+        "class_names": [typed(str, name) for name in body["class_names"]] if "class_names" in body else None,
     }
 
 

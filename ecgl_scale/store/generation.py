@@ -34,7 +34,7 @@ from ecgl_scale.store.format import (
     Manifest,
     check_features,
     check_names,
-    read_files,
+    read_parts,
 )
 from ecgl_scale.store.signed_json import decode_signed, encode_signed, read_section, typed, without_none
 from ecgl_scale.store.source import Json
@@ -218,14 +218,7 @@ class GenerationManifest:
                 num_new_nodes=typed(int, body["num_new_nodes"]),
                 edges=read_section(GenerationEdges, body["edges"]),
                 older=read_section(OlderEdges, body["older"]),
-                features=None if body["features"] is None else read_section(FeatureSection, body["features"]),
-                columns={name: typed(str, kind) for name, kind in body["columns"].items()},
-                num_classes=None if body["num_classes"] is None else typed(int, body["num_classes"]),
-                provenance=typed(dict, body["provenance"]),
-                files=read_files(body["files"], path),
-                written_by=typed(str, body["written_by"]),
-                keys=read_section(KeySection, body["keys"]) if "keys" in body else None,
-                class_names=[typed(str, name) for name in body["class_names"]] if "class_names" in body else None,
+                **read_parts(body, path),
                 dropped=read_section(DroppedNodes, body["dropped"]) if "dropped" in body else None,
             )
             _check_sense(generation)

@@ -35,15 +35,6 @@ def is_text(arrow_type: str) -> bool:
     )
 
 
-def array_names(name: str, array: AnyArray, origin: str) -> NameSource:
-    """The names in an array in memory."""
-
-    def blocks(max_rows: int) -> Iterator[AnyArray]:
-        return (array[first : first + max_rows] for first in range(0, len(array), max_rows))
-
-    return numpy_names(name, array.shape, array.dtype, origin, blocks)
-
-
 def as_words(values: Any) -> pa.Array | None:
     """Python's, pandas' and Arrow's sequences of words, in which some may be missing; None for anything else."""
     is_list = isinstance(values, list | tuple) and any(isinstance(value, str) for value in values)
