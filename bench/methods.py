@@ -44,6 +44,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "dygrain": {"method": "dygrain", **AS_GCN},
     "continualgnn": {"method": "continualgnn", **AS_GCN},
     "cat": {"method": "cat", "cat.steps": 50, **AS_GCN},
+    "analytic": {"method": "analytic"},
 }
 REASONS: dict[str, dict[str, Any]] = {
     "continualgnn, unbalanced": {**METHODS["continualgnn"], "learn.balance": "none"},
@@ -114,8 +115,10 @@ def _key(row: dict[str, Any]) -> tuple[str, str, str]:
 
 def _kept_bytes(run: Path) -> int:
     """Bytes on disk of the bank and of the method's own state after the last task."""
-    states = sorted((run / "weights").glob("method-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
-    return sum(path.stat().st_size for path in (run / "bank.arrow", *states[-1:]) if path.exists())
+    weights = run / "weights"
+    states = sorted(weights.glob("method-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
+    kept = (run / "bank.arrow", *states[-1:], *weights.glob("sums-*.safetensors"))
+    return sum(path.stat().st_size for path in kept if path.exists())
 
 
 def _old_tasks_bytes(method: str, tasks: Path) -> int:

@@ -25,7 +25,7 @@ def test_every_method_is_listed_with_all_that_is_known_of_it() -> None:
     assert {method["name"] for method in methods} == set(built_in_methods())
     for method in methods:
         assert set(method) == {"name", "category", "stores", "cost", "backbones", "reference"}
-        assert method["category"] in ("bound", "regularisation", "replay")
+        assert method["category"] in ("bound", "regularisation", "replay", "closed form")
         assert method["stores"]
         assert method["cost"]
         assert isinstance(method["backbones"], list)
@@ -55,4 +55,4 @@ def test_the_table_has_them_all_in_even_columns(monkeypatch: pytest.MonkeyPatch)
 
 def test_methods_of_a_kind_stand_together() -> None:
     kinds = [method["category"] for method in listed()]
-    assert kinds == sorted(kinds, key=["bound", "regularisation", "replay"].index)
+    assert kinds == sorted(kinds, key=["bound", "regularisation", "replay", "closed form"].index)

@@ -26,7 +26,7 @@ TREES = {name: ast.parse(text) for name, text in FILES.items()}
 MAX_LINES = 350
 
 COMMON = {"ecgl_scale.errors", "ecgl_scale.units", "ecgl_scale._version"}
-ORDER = ("base", "config", "engine", "store", "graph", "tasks", "rank", "learn", "infer", "session")
+ORDER = ("base", "config", "engine", "store", "graph", "tasks", "rank", "infer", "learn", "session")
 """Rooms that compute. Each may import those before it; docs/house.md says why they stand in this order."""
 WITH_KERNELS = {"engine", "store", "graph", "tasks", "rank", "learn", "infer"}
 NUMBERS = {"ecgl_scale.tasks.metrics", "ecgl_scale.tasks.measures"}

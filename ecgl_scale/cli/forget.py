@@ -48,7 +48,9 @@ def forget(
     store: Annotated[
         Path | None,
         typer.Option(
-            "--store", metavar="STORE", help="The model's store, where it is not where its config says; for --id."
+            "--store",
+            metavar="STORE",
+            help="The model's store, where it is not where its config says: for --id, and for methods that keep sums.",
         ),
     ] = None,
     keep_versions: Annotated[
@@ -60,8 +62,8 @@ def forget(
     """Take nodes, or a class, out of every file of a model, and say what its weights may still carry."""
     if (nodes is None) == (class_name is None):
         raise typer.BadParameter("give either --nodes or --class", param_hint="--nodes")
-    if nodes is None and (by_key or store is not None):
-        raise typer.BadParameter("--id and --store go with --nodes", param_hint="--id" if by_key else "--store")
+    if nodes is None and by_key:
+        raise typer.BadParameter("--id goes with --nodes", param_hint="--id")
     from ecgl_scale.session.forget import forget as forget_in
     from ecgl_scale.session.forget_nodes import Asked
 

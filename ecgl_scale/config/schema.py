@@ -158,6 +158,10 @@ class RunConfig(Section):
             del (mapping[section] if section else mapping)[name]
         if mapping["learn"]["head"] == "whole":  # as before there was this key: what was begun then goes on with it
             del mapping["learn"]["head"]
+        later = [name for name, value in self if isinstance(value, Section) and value.came_later]
+        for name in later:
+            if getattr(self, name) == type(getattr(self, name))():
+                del mapping[name]
         mapping = {name: value for name, value in mapping.items() if value != {}}  # a section that changes no result
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
 

@@ -6,7 +6,7 @@ The meanings are what docs/configuration.md shows; whatever contradicts itself i
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -24,6 +24,9 @@ class Section(BaseModel):
     """A section of a config: it is frozen, knows all its keys, and takes no text for a number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+    came_later: ClassVar[bool] = False
+    """Whether there were runs before there was this section: with its defaults it is not in their digest."""
 
 
 class TasksConfig(Section):

@@ -39,6 +39,7 @@ WORKS: dict[str, str] = {
     "ingest.check": "ecgl_scale.store.edges.segments:SegmentCheck",
     "ingest.features": "ecgl_scale.store.features.dense_work:FeatureWork",
     "store.live_edges": "ecgl_scale.store.drop:LiveEdgesWork",
+    "learn.class_sums": "ecgl_scale.learn.class_sums_work:ClassSumsWork",
     "store.verify_bytes": "ecgl_scale.store.verify:ByteCheck",
     "store.verify_rows": "ecgl_scale.store.verify:RowCheck",
     "rank.attribute.accumulate": "ecgl_scale.rank.attribute_units:AccumulateWork",

@@ -23,6 +23,7 @@ from ecgl_scale.engine.journal import read_sealed, write_sealed
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, StoreError, UsageError
 from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY, Tensors, load_checkpoint
 from ecgl_scale.session.directory import CONFIG_NAME, FORGOTTEN_NAME, ORIGIN_NAME, differences
 from ecgl_scale.session.saved_model import SavedModel, load_model
@@ -218,6 +219,10 @@ class Basis:
             (target / WEIGHTS_DIRECTORY).mkdir(parents=True, exist_ok=True)
             names = ["bank.arrow", FORGOTTEN_NAME, f"{WEIGHTS_DIRECTORY}/{self.state.checkpoint}"]
             names += [f"{WEIGHTS_DIRECTORY}/method-{self.num_tasks - 1}.safetensors"]
+            of_method = method_of(self.saved.config).kept_files
+            if of_method:
+                found = sorted((self.directory / WEIGHTS_DIRECTORY).glob(of_method))
+                names += [f"{WEIGHTS_DIRECTORY}/{path.name}" for path in found]
             for name in names:
                 if (self.directory / name).exists():
                     link_file(self.directory / name, target / name)

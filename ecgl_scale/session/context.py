@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.errors import EcglError
 from ecgl_scale.graph.autograd import GraphPropagation
 from ecgl_scale.graph.propagate import one_hop_features
+from ecgl_scale.infer.hop_rows import HopRows
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.graph_blocks import BlockedGraphSegment, trains_in_blocks
 from ecgl_scale.learn.graph_segment import GraphSegment
@@ -22,6 +24,7 @@ from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment, Trainer, plan_training
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.setup import infer_settings, loss_settings
+from ecgl_scale.store.features.files import AnyFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.tasks.graphs import positions_of
@@ -48,6 +51,7 @@ class RunContext:
         self.task = stream[0]
         self.bank = MemoryBank.empty(trainer.weights.num_features)
         self.work = work
+        self.keeping = work
         self.resources = resources
         self._predictor = predictor
 
@@ -115,9 +119,16 @@ class RunContext:
 
     def bank_rows(self, task: Task, ids: Ids) -> Any:
         """Feature rows as the bank keeps them."""
-        features = self._predictor.features_of(task)
+        features = self._stored_features(task)
         local = positions_of(task.node_ids, ids)
         return np.asarray(features[local], np.float32) if isinstance(features, np.ndarray) else features.rows(local)
+
+    def input_rows(self, task: Task) -> HopRows:
+        """Rows of the model's input for every node of a task."""
+        found = self._predictor.features_of(task)
+        if not isinstance(found, HopRows):
+            raise EcglError(f"the method {self.config.method} asks for stacked hops, and its model is given others")
+        return found
 
     def graph_rows(self, task: Task, *, memory_bytes: int | None = None) -> RowCache:
         """Features of every node of the graph a task is trained on."""
@@ -135,7 +146,7 @@ class RunContext:
         shutil.rmtree(self.work / "rows", ignore_errors=True)
 
     def _gather(self, task: Task, ids: Ids, name: str, memory_bytes: int) -> RowCache:
-        features = self._predictor.features_of(task)
+        features = self._stored_features(task)
         local = positions_of(task.node_ids, ids)
         is_propagated = isinstance(features, np.ndarray)
         return RowCache.gather(
@@ -146,6 +157,12 @@ class RunContext:
             name=name,
             identity="" if is_propagated else f"{self._predictor.own_name(task)} {name}",
         )
+
+    def _stored_features(self, task: Task) -> AnyFeatures | NDArray[np.float32]:
+        found = self._predictor.features_of(task)
+        if isinstance(found, HopRows):
+            raise EcglError(f"the method {self.config.method} asks for rows to keep, and its input is never stored")
+        return found
 
     def _graph_segment(self, task: Task, target: Targets) -> GraphSegment:
         graph, nodes = self.graph(task)

@@ -30,7 +30,7 @@ from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.results import matrix_of
 from ecgl_scale.session.save_learner import padded_rows, remove_learned, save_learner
-from ecgl_scale.session.saved_model import SavedModel, load_model
+from ecgl_scale.session.saved_model import load_model
 from ecgl_scale.session.setup import RunSetup, resources_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.store.graph import GraphStore
@@ -186,8 +186,7 @@ class ECGL:
         if self._learner is None and self._basis is not None:
             saved = self._basis.saved
         else:
-            learner = self._fitted()
-            saved = SavedModel(learner.config, learner.weights, self.classes_, learner.scaling)
+            saved = self._fitted().as_saved()
         return predict_labels(saved, graph, nodes, resources_of(saved.config))
 
     def save(self, path: str | Path) -> None:

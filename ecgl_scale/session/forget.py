@@ -91,7 +91,7 @@ def forget(
         target = next_version(root) if is_in_place else out
         with Staging(target, marker=SEAL_NAME) as staging:
             with storage_errors(target):
-                left = ForgettingFiles(basis, staging.path, resources).write(gone)
+                left = ForgettingFiles(basis, staging.path, resources, asked.location(basis)).write(gone)
                 entry = {**about, **_report(basis, left, has_class=asked.class_name is not None)}
                 _note(basis.directory, staging.path, entry)
                 basis.seal.seal_again(staging.path)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from ecgl_scale.base.durable import write_atomically
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.base.timeline import TIMELINE_NAME
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
@@ -29,6 +30,7 @@ from ecgl_scale.learn.train import EARLIER
 from ecgl_scale.session.basis import KEPT_FOLDERS, SPLIT_NAME, Basis, link_file, link_tree
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.directory import CONFIG_NAME, RESULTS_NAME
+from ecgl_scale.session.forget_sums import ForgettingSums
 from ecgl_scale.session.learner import BANK_NAME
 from ecgl_scale.session.saved_model import save_model
 from ecgl_scale.session.worker_table import WORKERS_NAME
@@ -60,8 +62,11 @@ class Left:
 class ForgettingFiles:
     """Writes the files of a model into a new directory, all but the seal and what is said about it."""
 
-    def __init__(self, basis: Basis, target: Path, resources: Resources) -> None:
+    def __init__(self, basis: Basis, target: Path, resources: Resources, store: AnyPath) -> None:
+        """``store`` is that of the model: methods whose state is a sum over rows read the rows there."""
         self._basis = basis
+        self._store = store
+        self._exact_head: torch.Tensor | None = None
         self._source, self._target = basis.directory, target
         self._resources = resources
         self._rows: dict[str, int] = {}
@@ -117,7 +122,14 @@ class ForgettingFiles:
         state, about = load_tensors(self._source / name)
         method = method_of(self._basis.saved.config)
         method.load_state(state)
-        self._count(name, method.forget(gone, self._head))
+        if method.forgets_exactly:
+            forgot = method.forget_exactly(
+                ForgettingSums(self._basis, gone, self._target, self._store, self._resources)
+            )
+            self._exact_head = torch.from_numpy(np.ascontiguousarray(forgot.head.T, np.float32))
+            self._count(name, forgot.num_rows)
+        else:
+            self._count(name, method.forget(gone, self._head))
         kept = method.state()
         if kept:
             save_tensors(self._target / name, kept, about={"method": about.get("method", method.name)})
@@ -128,11 +140,14 @@ class ForgettingFiles:
         basis, gone = self._basis, left.gone
         checkpoint = f"{WEIGHTS_DIRECTORY}/{basis.state.checkpoint}"
         weights = basis.saved.weights
-        if gone.positions.size:
+        if gone.positions.size or self._exact_head is not None:
             tensors, about = load_tensors(self._source / checkpoint)
             kept = without_outputs(tensors, gone, self._head, TENSORS)
-            save_tensors(self._target / checkpoint, kept, about={"place": about["place"]})
             weights = _without_outputs(weights, gone)
+            if self._exact_head is not None:
+                weights = weights.take([*weights.parameters()[:-1], self._exact_head])
+                kept[f"parameter.{self._head[-1]}"] = self._exact_head.numpy()
+            save_tensors(self._target / checkpoint, kept, about={"place": about["place"]})
         else:
             link_file(self._source / checkpoint, self._target / checkpoint)
         more = {**basis.saved.more, "split_hash": left.split_hash}

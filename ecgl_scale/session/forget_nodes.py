@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ecgl_scale.base.objects.url import location_of
+from ecgl_scale.base.objects.url import AnyPath, location_of
 from ecgl_scale.errors import EcglError, UsageError
 from ecgl_scale.session.basis import Basis
 from ecgl_scale.store.checked import checked_ids
@@ -56,9 +56,13 @@ class Asked:
             return np.unique(checked_ids(self.nodes, basis.seal.num_nodes))
         return read_node_list(self.nodes, self._graph(basis), self.by_key)
 
+    def location(self, basis: Basis) -> AnyPath:
+        """Where the model's store is."""
+        return location_of(basis.saved.config.store if self.store is None else self.store)
+
     def _graph(self, basis: Basis) -> Any:
         """The model's store. Row numbers can do without it: nodes that came later are then unknown."""
-        location = location_of(basis.saved.config.store if self.store is None else self.store)
+        location = self.location(basis)
         try:
             graph = GraphStore.open(location)
             basis.known_tasks(graph)

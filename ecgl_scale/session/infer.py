@@ -192,8 +192,9 @@ def _asked_nodes(asked: Asked, model: SavedModel, graph: GraphStore, table: Tabl
 
 def _changed(model: SavedModel, graph: GraphStore, generation: int, resources: Resources) -> Ints:
     config = model.config
-    hops = config.learn.num_hops or len(model.weights.layers)
-    norm = infer_settings(config).effective_norm if not config.learn.num_hops else config.infer.norm
+    made = model.made
+    hops = made.num_hops if made.is_made else len(model.weights.layers)
+    norm = config.infer.norm if made.is_made else infer_settings(config).effective_norm
     return changed_since(graph, generation, hops, norm, resources)
 
 

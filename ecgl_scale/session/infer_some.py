@@ -17,18 +17,22 @@ from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.infer.feature_reader import FeatureReader
+from ecgl_scale.infer.hop_rows import HopRows
 from ecgl_scale.infer.hops import hop_settings, write_hops
+from ecgl_scale.infer.matrix import make_matrix
 from ecgl_scale.infer.program import write_program
 from ecgl_scale.infer.settings import read_layers
 from ecgl_scale.infer.some_nodes import NeighbourhoodTooLargeError, NodeInference
 from ecgl_scale.session.infer_whole import (
     KERNEL_BYTES,
     infer_whole,
+    model_map,
     multiply_layers,
     plan_whole,
     plan_write,
     require_same_features,
 )
+from ecgl_scale.session.predict import rows_at_once
 from ecgl_scale.session.saved_model import SavedModel
 from ecgl_scale.session.score_table import (
     WRITE_ROWS,
@@ -69,9 +73,12 @@ def predict_some(model: SavedModel, graph: GraphStore, ids: Ints, work: Path, re
     inference = _inference(model, graph, resources)
     try:
         plan = _plan(model, inference, ids, resources)
-        for start, rows in inference.run(ids):
-            logits = multiply_layers(model, rows) if model.config.learn.num_hops else rows
-            _put(scores, start, logits, classes)
+        if model.made.is_stacked:
+            _score_stacked(model, graph, inference, scores, work, resources)
+        else:
+            for start, rows in inference.run(ids):
+                logits = multiply_layers(model, rows) if model.made.is_made else rows
+                _put(scores, start, logits, classes)
         about = {"batches": inference.num_batches, "neighbourhood": inference.num_sources}
     except NeighbourhoodTooLargeError:
         _log.info("the nodes' neighbourhood is most of the graph, or does not fit: every node is predicted")
@@ -97,11 +104,33 @@ def predict_labels(model: SavedModel, graph: GraphStore, nodes: Any, resources: 
         return predict_some(model, graph, ids, work, resources).scores.label[places]
 
 
+def _score_stacked(
+    model: SavedModel, graph: GraphStore, longest: NodeInference, scores: Scores, work: Path, resources: Resources
+) -> None:
+    """Scores from every number of hops, each of which is inferred by itself; ``longest`` is that of most hops."""
+    ids, made, features = scores.nodes, model.made, FeatureReader(graph, model.scaling)
+    hops = []
+    for count in range(1, made.num_hops + 1):
+        inference = longest if count == made.num_hops else _hop_inference(model, features, count, resources)
+        found = make_matrix(ids.size, features.width, work / f"some-{count}.rows")
+        for start, rows in inference.run(ids):
+            found[start : start + len(rows)] = rows
+        hops.append(found)
+    rows_of = HopRows(made, features, hops, model_map(model, resources), nodes=ids)
+    for start in range(0, ids.size, rows_at_once(made)):
+        local = np.arange(start, min(start + rows_at_once(made), ids.size))
+        _put(scores, start, multiply_layers(model, rows_of[local]), model.labels_in(graph))
+
+
+def _hop_inference(model: SavedModel, features: FeatureReader, hops: int, resources: Resources) -> NodeInference:
+    settings = hop_settings(model.config.infer.norm)
+    return NodeInference(write_hops(features.width, hops), features, settings, resources)
+
+
 def _inference(model: SavedModel, graph: GraphStore, resources: Resources) -> NodeInference:
     config, features = model.config, FeatureReader(graph, model.scaling)
-    if config.learn.num_hops:
-        program = write_hops(features.width, config.learn.num_hops)
-        return NodeInference(program, features, hop_settings(config.infer.norm), resources)
+    if model.made.is_made:
+        return _hop_inference(model, features, model.made.num_hops, resources)
     settings = infer_settings(config)
     layers = read_layers(model.weights.arrays(), features.width)
     return NodeInference(write_program(layers, settings, sparse=features.is_sparse), features, settings, resources)

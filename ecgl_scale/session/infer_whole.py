@@ -12,9 +12,12 @@ import numpy as np
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.errors import UsageError
-from ecgl_scale.infer.hops import k_hop_features, plan_k_hops
+from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.infer.feature_reader import FeatureReader
+from ecgl_scale.infer.hop_rows import HopRows, InputRows, draw_map, propagate_hops
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference, plan_inference_worker
+from ecgl_scale.infer.random_features import RandomFeatures
+from ecgl_scale.session.predict import rows_at_once
 from ecgl_scale.session.saved_model import SavedModel
 from ecgl_scale.session.score_table import WRITE_COPIES, WRITE_ROWS, WRITTEN_ROW_BYTES
 from ecgl_scale.session.setup import infer_settings
@@ -28,9 +31,9 @@ KERNEL_BYTES = 32 * MIB
 def require_same_features(model: SavedModel, graph: GraphStore) -> None:
     """Refuse a store whose features are not those the model was trained on."""
     graph.require_features()
-    if graph.num_features != model.weights.num_features:
+    if graph.num_features != model.num_features:
         raise UsageError(
-            f"the store has {graph.num_features} features, the run was trained on {model.weights.num_features}",
+            f"the store has {graph.num_features} features, the run was trained on {model.num_features}",
             where=graph.path,
             expected="a store with the same features",
         )
@@ -41,9 +44,11 @@ def plan_whole(model: SavedModel, graph: GraphStore, resources: Resources) -> Me
     config, held, widths = model.config, own_memory_bytes(), model.weights.widths
     room, threads = resources.room_bytes, resources.threads
     logits = 4 * graph.num_nodes * widths[-1]
-    if config.learn.num_hops:
-        stage = plan_k_hops(graph, config.learn.num_hops, norm=config.infer.norm, room_bytes=room, threads=threads)
-        rows = 4 * min(WRITE_ROWS, graph.num_nodes) * (widths[0] + 2 * sum(widths[1:]))
+    if model.made.is_made:
+        made = model.made
+        stage = made.plan(graph, norm=config.infer.norm, room_bytes=room, threads=threads)
+        rows = 4 * min(rows_at_once(made), graph.num_nodes) * (widths[0] + 2 * sum(widths[1:]))
+        rows += made.reading_bytes(graph.num_features)
         stage = replace(stage, host_bytes=stage.host_bytes + logits + rows)
     else:
         stage = plan_inference(graph, widths, settings=infer_settings(config), room_bytes=room, threads=threads)
@@ -60,9 +65,8 @@ def plan_write(model: SavedModel, num_rows: int, *, held_bytes: int) -> StagePla
 
 def plan_whole_worker(model: SavedModel, graph: GraphStore, *, room_bytes: int, threads: int) -> StagePlan:
     """What one worker needs where the work is spread."""
-    learn, norm = model.config.learn, model.config.infer.norm
-    if learn.num_hops:
-        found = plan_k_hops(graph, learn.num_hops, norm=norm, room_bytes=room_bytes, threads=threads)
+    if model.made.is_made:
+        found = model.made.plan(graph, norm=model.config.infer.norm, room_bytes=room_bytes, threads=threads)
     else:
         settings = infer_settings(model.config)
         found = plan_inference_worker(
@@ -73,7 +77,7 @@ def plan_whole_worker(model: SavedModel, graph: GraphStore, *, room_bytes: int, 
 
 def infer_whole(model: SavedModel, graph: GraphStore, work: Path, resources: Resources) -> dict[str, Any]:
     """``logits`` of every node, with ``seconds`` and ``backend``; in memory, or mapped from a file in ``work``."""
-    if model.config.learn.num_hops:
+    if model.made.is_made:
         return _infer_propagated(model, graph, work, resources)
     settings = infer_settings(model.config)
     found = infer_logits(
@@ -83,23 +87,34 @@ def infer_whole(model: SavedModel, graph: GraphStore, work: Path, resources: Res
 
 
 def _infer_propagated(model: SavedModel, graph: GraphStore, work: Path, resources: Resources) -> dict[str, Any]:
-    started, config = time.perf_counter(), model.config
-    features = k_hop_features(
-        graph,
-        config.learn.num_hops,
-        resources,
-        norm=config.infer.norm,
-        scaling=model.scaling,
-        work_directory=work,
-    )
-    logits = np.empty((graph.num_nodes, model.weights.num_classes), np.float32)
-    for start in range(0, graph.num_nodes, WRITE_ROWS):
-        logits[start : start + WRITE_ROWS] = multiply_layers(model, features[start : start + WRITE_ROWS])
+    started = time.perf_counter()
+    norm, made = model.config.infer.norm, model.made
+    hops = propagate_hops(graph, made, resources, norm=norm, scaling=model.scaling, directory=work)
+    rows: InputRows = hops[-1] if hops else np.empty((0, 0), np.float32)
+    if made.is_stacked:
+        rows = HopRows(made, FeatureReader(graph, model.scaling), hops, model_map(model, resources))
+    logits, step = np.empty((graph.num_nodes, model.weights.num_classes), np.float32), rows_at_once(made)
+    for start in range(0, graph.num_nodes, step):
+        local = np.arange(start, min(start + step, graph.num_nodes))
+        logits[start : start + step] = multiply_layers(model, rows[local])
     return {"logits": logits, "seconds": time.perf_counter() - started, "backend": "numba"}
 
 
+def model_map(model: SavedModel, resources: Resources) -> RandomFeatures | None:
+    """The random numbers of a model's input, which must be those that it was made with."""
+    found = draw_map(model.made, model.num_features, resources)
+    expected = model.more.get("input_crc32c")
+    if found is not None and expected is not None and found.crc32c != expected:
+        raise InvalidInputError(
+            "the model's random features cannot be drawn again: this version of numpy draws other numbers",
+            expected=f"numbers with the crc32c {expected:08x}",
+            fix="use the version of numpy that results.json of the run names",
+        )
+    return found
+
+
 def multiply_layers(model: SavedModel, features: Any) -> Any:
-    """Outputs for rows of features that were passed along the edges already."""
+    """Outputs for rows of the model's input that were made already."""
     import torch
 
     with torch.no_grad():

@@ -6,6 +6,7 @@ It holds weights, optimizer and bank; everything else is on disk. What a method 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
@@ -29,7 +30,7 @@ from ecgl_scale.session.directory import FORGOTTEN_NAME, WORK_NAME
 from ecgl_scale.session.evaluate import Question, evaluate_elsewhere
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.ranks.team import Team
-from ecgl_scale.session.saved_model import names_of_outputs, save_model
+from ecgl_scale.session.saved_model import SavedModel, names_of_outputs, save_model
 from ecgl_scale.session.setup import RunSetup, infer_settings, scaling_of
 from ecgl_scale.tasks.forgotten import about_forgotten
 from ecgl_scale.tasks.graphs import TaskGraphs
@@ -50,6 +51,7 @@ class Learner:
         self.stream = stream
         self.directory = directory
         self.method = method_of(config)
+        self.shape = self.method.shape(config)
         self._work = directory / WORK_NAME
         if self.team.rank:
             self._work = self._work / f"rank-{self.team.rank}"
@@ -67,7 +69,7 @@ class Learner:
         )
         learn = config.learn
         self.trainer = Trainer(
-            self._new_weights(0, graph.num_features, by_columns=graph.has_sparse_features),
+            self._new_weights(0, by_columns=graph.has_sparse_features and not self.shape.made.is_stacked),
             lr=learn.lr,
             weight_decay=learn.weight_decay,
             device=self.team.device(device_of(learn.device)),
@@ -78,8 +80,9 @@ class Learner:
             batch_rows=learn.batch_rows,
         )
         self.trainer.lane_sum = self.team.make_lane_sum()
-        self.predictor = Predictor(config, self.graphs, self._work, resources)
+        self.predictor = Predictor(config, self.shape.made, self.graphs, self._work, resources)
         self.context = RunContext(config, stream, self.trainer, self.predictor, self._work, resources)
+        self.context.keeping = directory / WEIGHTS_DIRECTORY
         self._segments: list[AnySegment] = []
         self._penalty: Penalty | None = None
 
@@ -98,16 +101,16 @@ class Learner:
         """The label of each output that there is so far."""
         return self.stream.classes[: self.weights.num_classes]
 
-    def _new_weights(self, task_index: int, num_features: int, *, by_columns: bool = False) -> SharedWeights:
+    def _new_weights(self, task_index: int, *, by_columns: bool = False) -> SharedWeights:
         learn = self.config.learn
         seed = int(np.random.SeedSequence((self.config.seed, task_index)).generate_state(1)[0])
         if learn.init == "kaiming" and task_index == 0:
             seed = self.config.seed  # the public code's own weights for this seed, so that runs can be compared
         return SharedWeights.create(
-            num_features,
-            learn.hidden,
+            self.shape.made.num_columns(self.graphs.graph.num_features),
+            self.shape.hidden,
             self._num_outputs(task_index),
-            bias=learn.bias,
+            bias=self.shape.bias,
             init=learn.init,
             seed=seed,
             by_columns=by_columns,
@@ -174,15 +177,24 @@ class Learner:
             self.trainer.reset_optimizer()
         self.context.task = task
         self.method.begin_task(self.context)
-        self._segments = self.method.segments(self.context)
-        self._penalty = self.method.penalty(self.context)
+        if not self.method.learns_at_once:
+            self._segments = self.method.segments(self.context)
+            self._penalty = self.method.penalty(self.context)
 
     def _restart(self, task: Task) -> None:
         """New weights in the same tensors; Adam's moments stay, as in the public code."""
-        self.weights.take(self._new_weights(task.index, self.weights.num_features).parameters())
+        self.weights.take(self._new_weights(task.index).parameters())
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs of a task; a method that learns it at once has one."""
+        return 1 if self.method.learns_at_once else self.config.learn.epochs
 
     def train_epoch(self, task: Task, epoch: int) -> EpochResult:
         """One epoch. Outputs are ranked as the last epoch has them, before its step, as in the public code."""
+        if self.method.learns_at_once:
+            started = time.perf_counter()
+            return EpochResult(self.method.learn(self.context), time.perf_counter() - started)
         if epoch == self.config.learn.epochs - 1 and self.config.rank.features == "logits":
             self.trainer.keep_weights()
         with torch_threads(self._epoch_threads()), self.team.sharing():
@@ -260,7 +272,7 @@ class Learner:
 
     def _evaluate(self, after: Task, on: Sequence[Task]) -> Iterator[Accuracy]:
         asked = (self._question(after, task) for task in on)
-        if self._resources.executor.shares_memory or self.config.learn.num_hops:
+        if self._resources.executor.shares_memory or self.shape.made.is_made:
             for task, question in zip(on, asked, strict=True):
                 yield question.score(self.predictor.logits(self.weights, after=after, on=task, ids=question.ids))
             return
@@ -282,6 +294,15 @@ class Learner:
             )
         return Question(ids, self.stream.labels_of(ids), on.positions, allowed)
 
+    @property
+    def about_input(self) -> dict[str, int]:
+        """What a model's file says of what it is given."""
+        return {"num_features": self.graphs.graph.num_features, **self.predictor.about_input}
+
+    def as_saved(self) -> SavedModel:
+        """The model as its files would hold it."""
+        return SavedModel(self.config, self.weights, self.classes, self.scaling, dict(self.about_input))
+
     def save_model(self) -> None:
         """What ``ecgl infer`` needs: the weights, the class of each output, the scaling."""
         directory = self.directory / WEIGHTS_DIRECTORY
@@ -290,6 +311,7 @@ class Learner:
         about: dict[str, Any] = {"tasks_learned": len(stream), "split_hash": stream.split_hash}
         about |= about_forgotten(self.classes, [task.classes for task in stream])
         about |= names_of_outputs(self.classes, stream.class_names)
+        about |= self.about_input
         save_model(directory, self.weights, self.classes, self.scaling, **about)
 
 
@@ -299,7 +321,7 @@ def learn_task(learner: Learner, task: Task, *, from_epoch: int = 0) -> Iterator
     Between two epochs the caller may save the weights, or leave; when the last is taken, the task's rows are let go.
     """
     learner.begin_task(task, is_new=from_epoch == 0)
-    for epoch in range(from_epoch, learner.config.learn.epochs):
+    for epoch in range(from_epoch, learner.num_epochs):
         yield epoch, learner.train_epoch(task, epoch)
     learner.end_task()
 

@@ -14,7 +14,7 @@ class MethodDescription:
 
     name: str
     category: str
-    """bound, regularisation or replay."""
+    """bound, regularisation, replay or closed form."""
     stores: str
     """What it keeps of old tasks."""
     cost: str
@@ -27,7 +27,7 @@ class MethodDescription:
 
 def describe_methods() -> list[MethodDescription]:
     """All methods, by category, then by name."""
-    order = {"bound": 0, "regularisation": 1, "replay": 2}
+    order = {"bound": 0, "regularisation": 1, "replay": 2, "closed form": 3}
     found = [
         MethodDescription(kind.name, kind.category, kind.stores, kind.cost, tuple(kind.backbones), kind.reference)
         for kind in built_in_methods().values()

@@ -4,12 +4,13 @@
 as the papers do      the task's own subgraph    each task's own subgraph
 inter_task_edges      all tasks so far           all tasks up to the tested one
 eval_scope: seen                                 all tasks so far
-features propagated   (the same, k hops)         the same: the MLP alone, on features passed along these graphs' edges
+rows made beforehand  (the same, k hops)         the same: the layers alone, on rows made along these graphs' edges
 """
 
 from __future__ import annotations
 
 import shutil
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,11 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.infer.hops import k_hop_features
+from ecgl_scale.infer.feature_reader import FeatureReader
+from ecgl_scale.infer.hop_rows import HopRows, InputRows, draw_map, propagate_hops
 from ecgl_scale.infer.layerwise import infer_logits
-from ecgl_scale.infer.matrix import make_matrix
+from ecgl_scale.infer.model_input import ModelInput
+from ecgl_scale.infer.random_features import RandomFeatures
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.features.files import AnyFeatures
@@ -29,28 +32,37 @@ from ecgl_scale.tasks.graphs import TaskGraphs, positions_of
 from ecgl_scale.tasks.stream import Task
 
 Matrix = NDArray[np.float32]
-PREDICT_ROWS = 1 << 14
+PREDICT_ROWS, PREDICT_STACKED_ROWS = 1 << 14, 1 << 12
 
 
-def _in_file(matrix: Matrix, path: Path) -> Matrix:
-    """Put a matrix in a mapped file: those of all tasks are needed to the end, and memory is for the task at work."""
-    if isinstance(matrix, np.memmap):
-        return matrix
-    mapped = make_matrix(len(matrix), matrix.shape[1], path)
-    mapped[:] = matrix
-    return mapped
+def rows_at_once(made: ModelInput) -> int:
+    """Rows that go through the layers together: fewer where they are wide."""
+    return PREDICT_STACKED_ROWS if made.is_stacked else PREDICT_ROWS
 
 
 class Predictor:
     """Graphs, features and logits of tasks."""
 
-    def __init__(self, config: RunConfig, graphs: TaskGraphs, work: Path, resources: Resources) -> None:
+    def __init__(
+        self, config: RunConfig, made: ModelInput, graphs: TaskGraphs, work: Path, resources: Resources
+    ) -> None:
+        """``made`` is how the model's input is made of features."""
         self._config = config
+        self._made = made
         self._graphs = graphs
         self._work = work
         self._resources = resources
-        self._propagated: dict[int, Matrix] = {}
-        self._of_all_seen: tuple[int, Matrix] | None = None
+        self._propagated: dict[int, InputRows] = {}
+        self._of_all_seen: tuple[int, InputRows] | None = None
+
+    @cached_property
+    def _mapping(self) -> RandomFeatures | None:
+        return draw_map(self._made, self._graphs.graph.num_features, self._resources)
+
+    @property
+    def about_input(self) -> dict[str, int]:
+        """What a model's file says of its input: a checksum of the random numbers, where there are any."""
+        return {} if self._mapping is None else {"input_crc32c": self._mapping.crc32c}
 
     def prepare(self, task: Task) -> None:
         """Extract the graphs of a task, unless an earlier run has."""
@@ -68,20 +80,21 @@ class Predictor:
         """Tells the task's own graph, with its features, from all others."""
         return self._graphs.own(task).path.name
 
-    def features_of(self, task: Task) -> AnyFeatures | Matrix:
+    def features_of(self, task: Task) -> AnyFeatures | InputRows:
         """The model's input for the task's nodes, in ascending order of their ids."""
-        if self._config.learn.num_hops:
+        if self._made.is_made:
             return self._propagated_features(task)
         return self._graphs.own(task).require_features()
 
-    def _propagated_features(self, task: Task) -> Matrix:
+    def _propagated_features(self, task: Task) -> InputRows:
         if task.index not in self._propagated:
             graph, nodes = self.training_graph(task)
             own = positions_of(nodes, task.node_ids)
-            self._propagated[task.index] = self._propagate(graph, own, f"propagated-{task.index}")
+            hops = self._propagate(graph, own, f"propagated-{task.index}")
+            self._propagated[task.index] = self._rows(self._graphs.own(task), hops)
         return self._propagated[task.index]
 
-    def _features_of_all_seen(self, after: Task) -> Matrix:
+    def _features_of_all_seen(self, after: Task) -> InputRows:
         """Propagated features of all nodes seen so far, along all edges among them.
 
         Only those of the last task asked for are kept: with every task there are more nodes and more edges.
@@ -90,26 +103,25 @@ class Predictor:
             self._of_all_seen = None
             shutil.rmtree(self._work / f"propagated-seen-{after.index - 1}", ignore_errors=True)
             graph = self._graphs.seen(after)
-            found = self._propagate(graph, np.arange(graph.num_nodes), f"propagated-seen-{after.index}")
-            self._of_all_seen = after.index, found
+            hops = self._propagate(graph, None, f"propagated-seen-{after.index}")
+            self._of_all_seen = after.index, self._rows(graph, hops)
         return self._of_all_seen[1]
 
-    def _propagate(self, graph: GraphStore, local: NDArray[np.int64], name: str) -> Matrix:
+    def _propagate(self, graph: GraphStore, own: NDArray[np.int64] | None, name: str) -> list[Matrix]:
+        """Hops in files: those of all tasks are needed to the end, and memory is for the task at work."""
         directory = self._work / name
         directory.mkdir(parents=True, exist_ok=True)
-        found = k_hop_features(
-            graph,
-            self._config.learn.num_hops,
-            self._resources,
-            norm=self._config.infer.norm,
-            work_directory=directory,
-        )
-        found = found if local.size == len(found) else np.asarray(found[local], np.float32)
-        return _in_file(found, directory / "features.rows")
+        norm = self._config.infer.norm
+        return propagate_hops(graph, self._made, self._resources, norm=norm, own=own, directory=directory)
+
+    def _rows(self, graph: GraphStore, hops: list[Matrix]) -> InputRows:
+        if not self._made.is_stacked:
+            return hops[-1]
+        return HopRows(self._made, FeatureReader(graph), hops, self._mapping)
 
     def logits(self, weights: SharedWeights, *, after: Task, on: Task, ids: NDArray[np.int64]) -> Matrix:
         """Outputs for some nodes of the task ``on``, as the model is after the task ``after``."""
-        if self._config.learn.num_hops:
+        if self._made.is_made:
             if self._config.tasks.eval_scope == "seen":
                 nodes = self._graphs.node_ids(after, scope="seen")
                 return self._mlp(weights, self._features_of_all_seen(after), positions_of(nodes, ids))
@@ -137,11 +149,10 @@ class Predictor:
             return self._graphs.seen(after), self._graphs.node_ids(after, scope="seen")
         return self.training_graph(on)
 
-    @staticmethod
-    def _mlp(weights: SharedWeights, features: Matrix, local: NDArray[np.int64]) -> Matrix:
-        logits = np.empty((local.size, weights.num_classes), np.float32)
+    def _mlp(self, weights: SharedWeights, features: InputRows, local: NDArray[np.int64]) -> Matrix:
+        logits, step = np.empty((local.size, weights.num_classes), np.float32), rows_at_once(self._made)
         with torch.no_grad():
-            for start in range(0, local.size, PREDICT_ROWS):
-                rows = torch.from_numpy(np.asarray(features[local[start : start + PREDICT_ROWS]], np.float32))
-                logits[start : start + PREDICT_ROWS] = weights.mlp(rows.to(weights.device)).cpu().numpy()
+            for start in range(0, local.size, step):
+                rows = torch.from_numpy(np.asarray(features[local[start : start + step]], np.float32))
+                logits[start : start + step] = weights.mlp(rows.to(weights.device)).cpu().numpy()
         return logits

@@ -257,7 +257,7 @@ def _learn_tasks(
 def _train(learner: Learner, task: Task, state: RunState, checkpoints: Checkpoints, log: EventSink) -> RunState:
     """The epochs of a task that are still to do, each with a chance to be saved."""
     losses = list(state.losses[task.index]) if len(state.losses) > task.index else []
-    log(StageStarted(f"train task {task.index}", learner.config.learn.epochs, "epochs"))
+    log(StageStarted(f"train task {task.index}", learner.num_epochs, "epochs"))
     for epoch, finished in learn_task(learner, task, from_epoch=state.epoch):
         losses = [*losses[:epoch], finished.loss]
         log(EpochFinished(task.index, epoch, finished.loss, finished.seconds))

@@ -56,12 +56,16 @@ def save_learner(directory: Path, learner: Learner, state: RunState) -> None:
         of_method = learner.method_path(num_tasks - 1)
         if of_method.exists():
             link_file(of_method, directory / WEIGHTS_DIRECTORY / of_method.name)
+        if learner.method.kept_files:
+            for path in sorted(of_method.parent.glob(learner.method.kept_files)):
+                link_file(path, directory / WEIGHTS_DIRECTORY / path.name)
         for path in sorted((learner.directory / KEPT_FOLDERS[0]).glob("*.ecgl")):
             link_tree(path, directory / KEPT_FOLDERS[0] / path.name)
     matrix = matrix_of(state.macro, num_tasks).to_lists()
     about = {"tasks_learned": num_tasks, "split_hash": stream.split_hash, "matrix": matrix}
     about |= about_forgotten(learner.classes, [task.classes for task in learner.stream])
     about |= names_of_outputs(learner.classes, stream.class_names)
+    about |= learner.about_input
     save_model(directory / WEIGHTS_DIRECTORY, learner.weights, learner.classes, learner.scaling, **about)
     checkpoints = Checkpoints(directory)
     try:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.config.schema import RunConfig, config_from_mapping, load_config
 from ecgl_scale.errors import InvalidInputError, UsageError
+from ecgl_scale.infer.model_input import ModelInput
+from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.directory import CONFIG_NAME
@@ -41,6 +43,17 @@ class SavedModel:
     scaling: Scaling
     more: dict[str, Any] = field(default_factory=dict)
     """Whatever else was written beside them."""
+
+    @property
+    def made(self) -> ModelInput:
+        """How its input is made of features."""
+        return method_of(self.config).shape(self.config).made
+
+    @property
+    def num_features(self) -> int:
+        """Features of a store that it can predict."""
+        found = self.more.get("num_features")
+        return self.weights.num_features if found is None else int(found)
 
     @property
     def forgotten(self) -> list[int]:
@@ -86,12 +99,11 @@ def names_of_outputs(classes: Sequence[int], class_names: Sequence[str] | None) 
 def save_model(
     directory: Path, weights: SharedWeights, classes: tuple[int, ...], scaling: Scaling, **more: Any
 ) -> None:
-    """Write weights and what they mean to a directory, which must be there."""
+    """Write weights and what they mean to a directory, which must be there; ``more`` has the ``num_features``."""
     weights.save(directory / MODEL_NAME)
     about = {
         "classes": list(classes),
         "scaling": json.loads(scaling.to_json()),
-        "num_features": weights.num_features,
         **more,
     }
     write_atomically(directory / ABOUT_NAME, json.dumps(about, indent=1))
@@ -156,15 +168,18 @@ def _refuse_other_shape(
         raise InvalidInputError(
             f"the weights have {weights.num_classes} outputs for {len(classes)} classes", where=where, fix=fix
         )
-    wanted = (num_features or weights.num_features, *config.learn.hidden, len(classes))
+    shape = method_of(config).shape(config)
+    wanted = shape.widths(num_features or weights.num_features, len(classes))
     if weights.widths != wanted:
         raise InvalidInputError(
             f"the weights have the widths {list(weights.widths)}",
             where=where,
-            expected=f"widths {list(wanted)}, as the config has them: features, hidden layers, classes",
+            expected=f"widths {list(wanted)}, as the config has them: input, hidden layers, classes",
             fix=fix,
         )
-    if any((bias is not None) != config.learn.bias for _, bias in weights.layers):
+    if any((bias is not None) != shape.bias for _, bias in weights.layers):
         raise InvalidInputError(
-            f"learn.bias is {str(config.learn.bias).lower()}, and the weights are others", where=where, fix=fix
+            f"the model has {'a' if shape.bias else 'no'} bias by its config, and the weights are others",
+            where=where,
+            fix=fix,
         )

@@ -12,6 +12,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
 from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.learn.loss import LossSettings
+from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.scaling import Scaling, fit_standard
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -53,8 +54,8 @@ class RunSetup:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths of the model: features, hidden layers, classes."""
-        return (self.graph.num_features, *self.config.learn.hidden, self.stream.num_classes)
+        """Widths of the model: its input, hidden layers, classes."""
+        return method_of(self.config).shape(self.config).widths(self.graph.num_features, self.stream.num_classes)
 
 
 def resources_of(config: RunConfig, on_event: EventSink = ignore_events, *, num_here: int = 1) -> Resources:

@@ -13,7 +13,7 @@ next task needs. State, plan and all else have defaults, made from what the clas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -28,8 +28,11 @@ from ecgl_scale.config.sections import Section
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
+from ecgl_scale.infer.hop_rows import HopRows
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets
+from ecgl_scale.learn.method.forgetting import Forgetting, Forgot
+from ecgl_scale.learn.model_shape import ModelShape
 from ecgl_scale.learn.rows import RowCache, plan_rows
 from ecgl_scale.learn.train import AnySegment, Penalty, Trainer
 from ecgl_scale.store.features.dense import GATHER_BYTES
@@ -62,6 +65,8 @@ class TaskSizes:
     num_tasks: int
     """Tasks of the whole run."""
     widths: tuple[int, ...]
+    stored_features: int
+    """Columns of the store's features, of which the model's input is made."""
     values_a_row: float | None
     """Stored values of an average sparse row; None for dense features."""
     is_propagated: bool
@@ -134,6 +139,8 @@ class Context(Protocol):
     """Nodes of earlier tasks that the method has remembered, with their own copy of the rows."""
     work: Path
     """For files that are needed while the task is learned."""
+    keeping: Path
+    """For files that belong to the method's state, see ``Method.kept_files``."""
     resources: Resources
 
     def parts(self, tasks: Sequence[Task]) -> list[Labelled]:
@@ -166,6 +173,10 @@ class Context(Protocol):
         """Feature rows of nodes of a task."""
         ...
 
+    def input_rows(self, task: Task) -> HopRows:
+        """Rows of the model's input for every node of a task, made when they are asked for; for stacked hops."""
+        ...
+
     def graph_rows(self, task: Task) -> RowCache:
         """Feature rows of every node of the graph a task is trained on."""
         ...
@@ -181,7 +192,7 @@ class Method:
     name: ClassVar[str]
     """As a config names it, and its section of the config; that of its file."""
     category: ClassVar[str] = "bound"
-    """bound, regularisation or replay."""
+    """bound, regularisation, replay or closed form."""
     stores: ClassVar[str] = "nothing"
     cost: ClassVar[str] = "one pass over the task's rows"
     """What an epoch costs."""
@@ -203,6 +214,10 @@ class Method:
     """How many numbers for every weight it keeps, or holds while a task is learned or ends."""
     forgets_exactly: ClassVar[bool] = False
     """Whether what it has learned is a sum over rows: after ``forget`` it is as if they had never been there."""
+    learns_at_once: ClassVar[bool] = False
+    """Whether a task is learned by one call of ``learn`` instead of epochs."""
+    kept_files: ClassVar[str] = ""
+    """Names of files that belong to its state and stand beside it, as ``glob`` takes them."""
     is_reconstruction: ClassVar[bool] = False
     """Whether it was made again from a paper's description, as there is no public code; it is always called so."""
     remark: ClassVar[str] = ""
@@ -218,6 +233,10 @@ class Method:
     def check(self, config: RunConfig) -> None:
         """Refuse settings that the method cannot learn with, by a ``UsageError``."""
 
+    def shape(self, config: RunConfig) -> ModelShape:
+        """What the model is given, and its layers."""
+        return ModelShape.of(config)
+
     def begin_task(self, context: Context) -> None:
         """Before the first epoch, and again where a run goes on in the middle of a task."""
 
@@ -226,6 +245,10 @@ class Method:
         seen = context.stream.seen(context.task) if self.keeps_tasks else [context.task]
         tasks = [task for task in seen if task.train_ids.size]  # else its nodes are forgotten
         return context.segments(tasks, context.replay() if self.keeps_bank else None)
+
+    def learn(self, context: Context) -> float:
+        """Learn the task, where ``learns_at_once``: sets the weights and returns the loss."""
+        raise NotImplementedError
 
     def penalty(self, context: Context) -> Penalty | None:
         """A term of the loss that depends on the weights alone."""
@@ -266,6 +289,10 @@ class Method:
             )
         return 0
 
+    def forget_exactly(self, forgetting: Forgetting) -> Forgot:
+        """Take forgotten rows out of ``state()`` and ``kept_files``, where it ``forgets_exactly``."""
+        raise NotImplementedError
+
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """What the method needs for a task, for ``ecgl plan``; by default what follows from its declarations."""
         del config
@@ -274,6 +301,11 @@ class Method:
             state_bytes=4 * self.weight_copies * sizes.num_weights,
             end=end_plan(needed, "what is kept is chosen and gathered"),
         )
+
+    def remedies(self, config: RunConfig) -> Iterator[str]:
+        """Settings that need less memory, and change what is learned, the least change first."""
+        del config
+        yield from ()
 
 
 def end_plan(host_bytes: int, formula: str) -> StagePlan:

@@ -106,6 +106,8 @@ def _changes(setup: RunSetup) -> Iterator[_Change]:
         yield _Change("threads=1")
     if config.learn.train_as == "gcn":
         yield _Change("learn.train_as=mlp", changes_results=True)
+    for override in method_of(config).remedies(config):
+        yield _Change(override, changes_results=True)
     if not method_of(config).keeps_bank:
         return
     if config.bank.select != "random":

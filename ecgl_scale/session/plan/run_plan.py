@@ -19,13 +19,12 @@ import numpy as np
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
-from ecgl_scale.infer.hops import plan_k_hops
 from ecgl_scale.infer.layerwise import plan_inference
 from ecgl_scale.learn.method.base import MethodPlan
 from ecgl_scale.session.learner import device_of
 from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_rows_of, plan_task_graph
-from ecgl_scale.session.predict import PREDICT_ROWS
+from ecgl_scale.session.predict import rows_at_once
 from ecgl_scale.session.setup import RunSetup, infer_settings
 from ecgl_scale.tasks.graphs import TaskGraphs, plan_extract_worker
 from ecgl_scale.tasks.split import Ids
@@ -80,7 +79,7 @@ def plan_run_workers(setup: RunSetup, *, room_bytes: int, threads: int) -> list[
         for task in sizes.tasks
     ]
     stages = [largest("extract", extracted)]
-    if setup.config.learn.num_hops:
+    if sizes.made.is_made:
         stages.append(largest("train", [_propagation(sizes, task, room_bytes, seen=seen) for task in sizes.tasks]))
     stages.append(_remembering([plan_method(sizes, task, room_bytes) for task in sizes.tasks], 0))
     return [*stages, _evaluation(sizes, room_bytes)]
@@ -117,7 +116,9 @@ def _training(sizes: RunSizes, room_bytes: int, of_method: Sequence[MethodPlan])
     method, learn = sizes.method, sizes.config.learn
     seen = sizes.config.tasks.inter_task_edges
     plans: list[StagePlan] = []
-    if learn.train_as == "gcn":
+    if method.learns_at_once:
+        pass  # its rows are never held: see what it plans itself
+    elif learn.train_as == "gcn":
         plans += (
             [plan_all_graphs(sizes, room_bytes)]
             if method.keeps_tasks or method.keeps_graphs
@@ -132,7 +133,7 @@ def _training(sizes: RunSizes, room_bytes: int, of_method: Sequence[MethodPlan])
     for task, planned in zip(sizes.to_learn, of_method, strict=True):
         what = f"the method's work on {sizes.graph_of(task, seen=seen).num_nodes:,} nodes"
         plans.append(StagePlan("train", planned.work_bytes, what, setting="memory"))
-        if learn.num_hops:
+        if sizes.made.is_made:
             plans.append(_propagation(sizes, task, room_bytes, seen=seen))
     return largest("train", plans)
 
@@ -146,9 +147,10 @@ def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
     config, plans = sizes.config, []
     for task in sizes.tasks:
         scored = max(task.test_ids.size, task.valid_ids.size) * sizes.widths[-1] * SCORE_BYTES
-        if config.learn.num_hops:
+        if sizes.made.is_made:
             plan = _propagation(sizes, task, room_bytes, seen=_uses_seen(config))
-            predicting = 4 * PREDICT_ROWS * (2 * sizes.widths[0] + 2 * sum(sizes.widths[1:]))
+            predicting = 4 * rows_at_once(sizes.made) * (2 * sizes.widths[0] + 2 * sum(sizes.widths[1:]))
+            predicting += sizes.made.reading_bytes(sizes.graph.num_features)
             plan = replace(plan, host_bytes=max(plan.host_bytes, predicting))
         else:
             found = sizes.graph_of(task, seen=_uses_seen(config))
@@ -169,9 +171,8 @@ def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
 def _propagation(sizes: RunSizes, task: Task, room_bytes: int, *, seen: bool) -> StagePlan:
     """Features of a task passed along the edges; they are then in a file."""
     found, config = sizes.graph_of(task, seen=seen), sizes.config
-    plan = plan_k_hops(
+    plan = sizes.made.plan(
         sizes.graph,
-        config.learn.num_hops,
         norm=config.infer.norm,
         room_bytes=room_bytes,
         threads=sizes.resources.threads,
@@ -180,7 +181,7 @@ def _propagation(sizes: RunSizes, task: Task, room_bytes: int, *, seen: bool) ->
         made_dense=sizes.made_dense,
     )
     own = 4 * sizes.graph.num_features * int(task.node_ids.size) if seen else 0
-    formula = f"features passed along {config.learn.num_hops} edges: {plan.formula}"
+    formula = f"features passed along {sizes.made.num_hops} edges: {plan.formula}"
     return replace(plan, host_bytes=plan.host_bytes + own, formula=formula)
 
 

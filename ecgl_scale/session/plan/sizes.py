@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.infer.model_input import ModelInput
 from ecgl_scale.learn.bank import plan_bank
 from ecgl_scale.learn.method.base import Method
 from ecgl_scale.learn.method.table import method_of
@@ -76,9 +77,14 @@ class RunSizes:
         """The method, to be asked what it needs."""
         return method_of(self.config)
 
-    @property
+    @cached_property
+    def made(self) -> ModelInput:
+        """How the model's input is made of features."""
+        return self.method.shape(self.config).made
+
+    @cached_property
     def widths(self) -> tuple[int, ...]:
-        """Widths of the model: features, hidden layers, classes."""
+        """Widths of the model: its input, hidden layers, classes."""
         return self.setup.widths
 
     @property
@@ -101,7 +107,7 @@ class RunSizes:
 
     def input_values(self, num_rows: int) -> int | None:
         """Values of so many rows as the model is given them; None for dense ones, which propagated ones are."""
-        if self.values_a_row is None or self.config.learn.num_hops:
+        if self.values_a_row is None or self.made.is_made:
             return None
         return int(np.ceil(self.values_a_row * num_rows))
 

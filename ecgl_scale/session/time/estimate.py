@@ -52,6 +52,8 @@ HIDDEN_COST, GRAPH_HIDDEN_COST = 180.0, 1300.0
 """A hidden value in an epoch: it is written and read several times; by autograd, in fresh memory every time."""
 WEIGHT_COST = 250.0
 """A weight in a step of the optimizer."""
+DOUBLE_COST, NUM_HEADS, VALID_SHARE = 2.0, 6, 1 / 3
+"""An operation in float64; heads that are made after a task; validation rows to a training row."""
 
 SWEEP_SHARE = 0.4
 """The share of the sweeps that are enough for any graph which the graphs of bench/README.md take."""
@@ -86,7 +88,9 @@ class _Work:
         self._threads = setup.resources.threads
         self._rates = rates
         self._store_edges = graph.num_edges
-        becomes_dense = config.learn.scale == "standard" or config.learn.num_hops > 0
+        self._method = method_of(config)
+        self._made = self._method.shape(config).made
+        becomes_dense = config.learn.scale == "standard" or self._made.is_made
         features = graph.features
         self._is_sparse = features is not None and features.is_sparse and not becomes_dense
         self._columns = graph.num_features + 0.0
@@ -99,7 +103,6 @@ class _Work:
         self._own_nodes, self._rows = own, [int(task.train_ids.size) for task in stream]
         self._seen_nodes, self._seen_edges = list(accumulate(own)), edges.seen
         self._nodes, self._edges = (self._seen_nodes, edges.seen) if seen else (own, edges.own)
-        self._method = method_of(config)
         self._is_cached = 2 * graph.manifest.total_bytes < SHARE_OF_LIMIT * tightest_limit().limit_bytes
 
     def seconds(self, stage: StagePlan) -> float:
@@ -117,7 +120,20 @@ class _Work:
         total = cost / self._rates.edges + self._disk(stage.read_bytes / again, stage.written_bytes)
         return total + len(self._nodes) * STEP_SECONDS
 
+    def _learn_at_once(self, stage: StagePlan) -> float:
+        """Seconds of features passed along, of sums over rows in float64, and of heads, in closed form."""
+        columns = self._made.num_columns(self._num_features)
+        hops = sum(range(self._made.num_hops + 1))
+        total = self._disk(0.0, stage.written_bytes) + hops * self._send(sum(self._edges), self._num_features)
+        for rows in self._rows:
+            mapped = 2.0 * self._made.num_stacked(self._num_features) * self._made.width
+            total += self._operations(rows * (1 + VALID_SHARE) * (mapped + DOUBLE_COST * columns**2))
+            total += self._operations(NUM_HEADS * DOUBLE_COST * columns**3 / 3) + STEP_SECONDS
+        return total
+
     def _train(self, stage: StagePlan) -> float:
+        if self._method.learns_at_once:
+            return self._learn_at_once(stage)
         learn, is_held = self._config.learn, not stage.written_bytes
         total = self._disk(0.0, stage.written_bytes)
         weights = self._num_features * self._outputs[0] + num_weights(self._outputs)

@@ -17,7 +17,7 @@ from ecgl_scale.session.run import run
 from ecgl_scale.session.setup import RunSetup
 from tests.session.streams import config_of
 
-FEW = ("learn.epochs=4", "learn.hidden=[6]", "threads=1", "bank.budget=12")
+FEW = ("learn.epochs=4", "learn.hidden=[6]", "threads=1", "bank.budget=12", "analytic.width=24")
 SETTINGS = [(setting, train_as) for setting in ("task-il", "class-il") for train_as in ("mlp", "gcn")]
 
 

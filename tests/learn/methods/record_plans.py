@@ -43,7 +43,7 @@ def main() -> None:
         found = {
             f"{method} {train_as}": planned(store, Path(directory, "tasks"), method, train_as)
             for method in built_in_methods()
-            for train_as in ("mlp", "gcn")
+            for train_as in built_in_methods()[method].backbones
         }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(stages)}" for name, stages in found.items())
     RECORDED.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")

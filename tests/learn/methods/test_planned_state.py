@@ -30,6 +30,7 @@ LARGE = TaskSizes(
     num_old_rows=400_000,
     num_tasks=3,
     widths=(100, 256, 10),
+    stored_features=100,
     values_a_row=None,
     is_propagated=False,
     epoch_bytes=70 << 20,
@@ -47,7 +48,7 @@ def test_the_state_is_in_the_plan_and_not_larger_than_planned(
     learner = new_learner(config, tmp_path)
     learn(learner, 0, 1, 2)
     size = sum(array.nbytes for array in learner.method.state().values())
-    sizes = replace(LARGE, widths=tuple(learner.weights.widths))
+    sizes = replace(LARGE, widths=tuple(learner.weights.widths), stored_features=learner.graphs.graph.num_features)
     planned = learner.method.plan(config, sizes).state_bytes
     assert size <= 1.1 * planned + 64
     keeps_bank = learner.method.keeps_bank
@@ -57,8 +58,10 @@ def test_the_state_is_in_the_plan_and_not_larger_than_planned(
         assert ("bank " in stage.formula) == keeps_bank, stage.stage
 
 
-@pytest.mark.parametrize("train_as", ["mlp", "gcn"])
-@pytest.mark.parametrize("method", built_in_methods())
+@pytest.mark.parametrize(
+    ("method", "train_as"),
+    [(method, train_as) for method, kind in built_in_methods().items() for train_as in kind.backbones],
+)
 def test_a_plan_is_what_it_was_when_it_was_recorded(method: str, train_as: str, store: Path, cache: Path) -> None:
     """Where a stage really needs another amount, ``record_plans`` records it, and the commit says why."""
     found = planned(store, cache, method, train_as)

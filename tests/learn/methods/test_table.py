@@ -57,5 +57,5 @@ def test_a_runs_files_say_of_its_method_what_a_report_must_know() -> None:
     told = {name: about_method(name) for name in built_in_methods()}
     assert {name for name, about in told.items() if about["keeps_all_data"]} == {"joint"}
     assert {name for name, about in told.items() if about["is_reconstruction"]} == {"dygrain"}
-    assert {about["category"] for about in told.values()} == {"bound", "regularisation", "replay"}
+    assert {about["category"] for about in told.values()} == {"bound", "regularisation", "replay", "closed form"}
     assert all(about["section"] == name for name, about in told.items())
