@@ -183,10 +183,8 @@ class ECGL:
 
     def predict(self, graph: GraphStore, nodes: Any = None) -> NDArray[np.int64]:
         """The label of each of ``nodes``, in their order, or of every node; of some only the neighbourhood is read."""
-        if self._learner is None and self._basis is not None:
-            saved = self._basis.saved
-        else:
-            saved = self._fitted().as_saved()
+        basis = self._basis if self._learner is None else None
+        saved = self._fitted().as_saved() if basis is None else basis.saved
         return predict_labels(saved, graph, nodes, resources_of(saved.config))
 
     def save(self, path: str | Path) -> None:
