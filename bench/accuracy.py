@@ -32,6 +32,7 @@ from ecgl_scale.engine.threads import available_cores
 DATA = Path(__file__).parents[2] / "shared" / "data"
 SETTINGS = ("task-il", "class-il")
 EPOCHS = 100
+MEASURES = ("aa", "af", "aa_seen", "af_seen", "aa_micro", "seconds", "peak_bytes")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ GRAPHS: dict[str, Graph] = {
     "coauthor_cs": Graph("coauthor_cs", 500, ("tasks.classes_per_task=3",), is_symmetric=True, has_split=True),
     "amazon_computers": Graph("amazon_computers", 300, ("tasks.classes_per_task=2",), has_split=True),
     "amazon_photo": Graph("amazon_photo", 300, ("tasks.classes_per_task=2",)),
+    "cora_ml": Graph("cora_ml", 100, ("tasks.classes_per_task=2",)),
     "debian_packages": Graph(tasks=("tasks.classes_per_task=4",), **DEBIAN),  # type: ignore[arg-type]
     "debian_arrival": Graph(tasks=("tasks.kind=time", "tasks.column=first_release"), **DEBIAN),  # type: ignore[arg-type]
 }
@@ -207,8 +209,10 @@ def run_job(job: Job) -> dict[str, Any]:
         "aa": results["aa"],
         "af": results["af"],
         "aa_micro": results["aa_micro"],
+        **{name: results[name] for name in ("aa_seen", "af_seen") if name in results},
         "matrix": results["matrix"],
         "split_hash": results["split_hash"],
+        "peak_bytes": max(stage["peak_bytes"] for stage in results["stages"].values()),
         "seconds": time.perf_counter() - started,
         "stage_seconds": {name: stage["seconds"] for name, stage in results["stages"].items()},
     }
@@ -247,8 +251,9 @@ class Record:
         row = self.row_of(job)
         row["seeds"][str(job.seed)] = result
         runs = [row["seeds"][seed] for seed in sorted(row["seeds"], key=int)]
-        for name in ("aa", "af", "aa_micro", "seconds"):
-            row[name] = describe([run[name] for run in runs])
+        for name in MEASURES:
+            if all(name in run for run in runs):
+                row[name] = describe([run[name] for run in runs])
         self.save()
 
     def save(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench import accuracy, harness
+from bench import accuracy, harness, learners
 from bench.accuracy_table import render
 
 NUM_NODES, NUM_CLASSES = 80, 4
@@ -79,3 +80,18 @@ def test_the_choice_is_made_on_validation_nodes(data: Path) -> None:
 @pytest.mark.parametrize(("text", "seeds"), [("0-4", [0, 1, 2, 3, 4]), ("3", [3]), ("0,2", [0, 2])])
 def test_seeds_are_a_range_or_a_list(text: str, seeds: list[int]) -> None:
     assert accuracy.parse_seeds(text) == seeds
+
+
+def test_learners_are_tested_both_ways_and_rendered(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = data.parent / "work"
+    work.mkdir()
+    monkeypatch.setattr(learners, "ROWS", {name: learners.ROWS[name] for name in ("analytic", "plus")})
+    jobs = list(accuracy.make_jobs(["tiny"], learners.ROWS, ["class-il"], [0], data=data, work=work, epochs=2))
+    narrow = [replace(job, overrides=(*job.overrides, "analytic.width=16")) for job in jobs]
+    accuracy.run(narrow, accuracy.Record(learners.RECORD))
+    rows = accuracy.Record(learners.RECORD).rows
+    assert [row["row"] for row in rows] == ["analytic", "plus"]
+    assert all(0 <= row["aa_seen"]["mean"] <= 100 and row["peak_bytes"]["mean"] > 0 for row in rows)
+    table = learners.render(rows)
+    assert table.index("E-CGL `plus`") < table.index("`analytic`")
+    assert set(learners.ROWS) <= set(learners.NAMES)
