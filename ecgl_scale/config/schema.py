@@ -158,6 +158,8 @@ class RunConfig(Section):
             del (mapping[section] if section else mapping)[name]
         if mapping["learn"]["head"] == "whole":  # as before there was this key: what was begun then goes on with it
             del mapping["learn"]["head"]
+        if mapping["tasks"]["evaluate"] == "all":  # the same
+            del mapping["tasks"]["evaluate"]
         mapping = {name: value for name, value in mapping.items() if value != {}}  # a section that changes no result
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
 

@@ -109,7 +109,7 @@ class FinishedRun:
     @property
     def test_seconds(self) -> float | None:
         """The mean time to test on one task."""
-        return seconds_per_test(self.results, len(self.results["matrix"]))
+        return seconds_per_test(self.results)
 
     @cached_property
     def samples(self) -> list[Sample]:

@@ -1,15 +1,17 @@
 """Which graph, and which features of it, a task is trained, ranked and tested on; and the predictions themselves.
 
                       trained and ranked on      tested on
-as the papers do      the task's own subgraph    each task's own subgraph
+eval_scope: task      the task's own subgraph    each task's own subgraph, as the papers do
 inter_task_edges      all tasks so far           all tasks up to the tested one
-eval_scope: seen                                 all tasks so far
+eval_scope: seen                                 all tasks so far: one graph, gone through once for all of them
+eval_scope: both                                 the one, then the other
 features propagated   (the same, k hops)         the same: the MLP alone, on features passed along these graphs' edges
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,7 @@ from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.graphs import TaskGraphs, positions_of
 from ecgl_scale.tasks.stream import Task
 
+Ids = NDArray[np.int64]
 Matrix = NDArray[np.float32]
 PREDICT_ROWS = 1 << 14
 
@@ -39,6 +42,12 @@ def _in_file(matrix: Matrix, path: Path) -> Matrix:
     mapped = make_matrix(len(matrix), matrix.shape[1], path)
     mapped[:] = matrix
     return mapped
+
+
+def needs_seen(config: RunConfig, task: int, num_tasks: int) -> bool:
+    """Whether the graph of all tasks up to this one, of so many, is trained or tested on."""
+    tasks = config.tasks
+    return tasks.inter_task_edges or ("seen" in tasks.scopes and tasks.tests_after(task, num_tasks))
 
 
 class Predictor:
@@ -53,12 +62,19 @@ class Predictor:
         self._of_all_seen: tuple[int, Matrix] | None = None
 
     def prepare(self, task: Task) -> None:
-        """Extract the graphs of a task, unless an earlier run has."""
-        self._graphs.own(task)
-        if self._config.tasks.inter_task_edges or self._config.tasks.eval_scope == "seen":
-            self._graphs.seen(task)
+        """Extract the graphs of a task, unless an earlier run has.
 
-    def training_graph(self, task: Task) -> tuple[GraphStore, NDArray[np.int64]]:
+        Of those of all tasks so far, which grow with every task, only the last stays where no later run will ask.
+        """
+        self._graphs.own(task)
+        tasks, config = self._graphs.tasks, self._config
+        if needs_seen(config, task.index, len(tasks)):
+            self._graphs.seen(task)
+        is_past = "seen" in config.tasks.scopes and not config.tasks.inter_task_edges
+        if task.index and is_past and config.cache is None:
+            self._graphs.remove_seen(tasks[task.index - 1])
+
+    def training_graph(self, task: Task) -> tuple[GraphStore, Ids]:
         """The graph a task is trained and ranked on, and the ids of its nodes."""
         if self._config.tasks.inter_task_edges:
             return self._graphs.seen(task), self._graphs.node_ids(task, scope="seen")
@@ -94,7 +110,7 @@ class Predictor:
             self._of_all_seen = after.index, found
         return self._of_all_seen[1]
 
-    def _propagate(self, graph: GraphStore, local: NDArray[np.int64], name: str) -> Matrix:
+    def _propagate(self, graph: GraphStore, local: Ids, name: str) -> Matrix:
         directory = self._work / name
         directory.mkdir(parents=True, exist_ok=True)
         found = k_hop_features(
@@ -107,14 +123,25 @@ class Predictor:
         found = found if local.size == len(found) else np.asarray(found[local], np.float32)
         return _in_file(found, directory / "features.rows")
 
-    def logits(self, weights: SharedWeights, *, after: Task, on: Task, ids: NDArray[np.int64]) -> Matrix:
-        """Outputs for some nodes of the task ``on``, as the model is after the task ``after``."""
+    def logits(self, weights: SharedWeights, on: Task, ids: Ids) -> Matrix:
+        """Outputs for some nodes of a task, on the graph that it is trained on."""
         if self._config.learn.num_hops:
-            if self._config.tasks.eval_scope == "seen":
-                nodes = self._graphs.node_ids(after, scope="seen")
-                return self._mlp(weights, self._features_of_all_seen(after), positions_of(nodes, ids))
             return self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
-        graph, nodes = self.test_graph(after, on)
+        [found] = self._infer(weights, *self.training_graph(on), [ids])
+        return found
+
+    def seen_logits(self, weights: SharedWeights, after: Task, asked: Iterable[Ids]) -> Iterator[Matrix]:
+        """Outputs for each of these sets of nodes, on the graph of all tasks so far, which is gone through once."""
+        nodes = self._graphs.node_ids(after, scope="seen")
+        if self._config.learn.num_hops:
+            features = self._features_of_all_seen(after)
+            for ids in asked:
+                yield self._mlp(weights, features, positions_of(nodes, ids))
+        else:
+            yield from self._infer(weights, self._graphs.seen(after), nodes, asked)
+
+    def _infer(self, weights: SharedWeights, graph: GraphStore, nodes: Ids, asked: Iterable[Ids]) -> Iterator[Matrix]:
+        """Outputs for each of these sets of a graph's nodes, from one inference."""
         directory = self._work / "infer"
         directory.mkdir(parents=True, exist_ok=True)
         kept = self._graphs.directory
@@ -126,19 +153,13 @@ class Predictor:
             work_directory=directory,
             cuts_directory=kept if isinstance(kept, Path) else None,
         )
-        logits = np.array(result.logits[positions_of(nodes, ids)], np.float32)
+        for ids in asked:
+            yield np.array(result.logits[positions_of(nodes, ids)], np.float32)
         del result
         shutil.rmtree(directory, ignore_errors=True)
-        return logits
-
-    def test_graph(self, after: Task, on: Task) -> tuple[GraphStore, NDArray[np.int64]]:
-        """The graph that a task is tested on, after another was learned, and the ids of its nodes."""
-        if self._config.tasks.eval_scope == "seen":
-            return self._graphs.seen(after), self._graphs.node_ids(after, scope="seen")
-        return self.training_graph(on)
 
     @staticmethod
-    def _mlp(weights: SharedWeights, features: Matrix, local: NDArray[np.int64]) -> Matrix:
+    def _mlp(weights: SharedWeights, features: Matrix, local: Ids) -> Matrix:
         logits = np.empty((local.size, weights.num_classes), np.float32)
         with torch.no_grad():
             for start in range(0, local.size, PREDICT_ROWS):
