@@ -121,7 +121,10 @@ class RunConfig(Section):
         for section in SECTIONS:
             own = filled.get(section)
             own = {} if own is None else own  # `learn:` with all its lines commented out
-            filled[section] = {**preset.get(section, {}), **own} if isinstance(own, Mapping) else own
+            usual = preset.get(section, {})
+            if isinstance(own, Mapping) and own.get("keep_tests") is True:
+                usual = {**usual, "eval_scope": "task"}  # graphs of single tasks are what can be kept
+            filled[section] = {**usual, **own} if isinstance(own, Mapping) else own
         return filled
 
     @model_validator(mode="after")

@@ -57,7 +57,7 @@ class TasksConfig(Section):
     )
     inter_task_edges: bool = Field(default=False, description="Keep edges between nodes of different tasks.")
     eval_scope: Literal["task", "seen", "both"] = Field(
-        default="task",
+        default="both",
         description="Score on each task's own subgraph, which tells the model which task a node is of; or on the whole "
         "graph seen so far, which does not; or on both.",
     )
@@ -100,7 +100,7 @@ class TasksConfig(Section):
             raise UsageError(
                 f"tasks.keep_tests is true, but tasks.{key}",
                 expected="graphs of single tasks, which can be kept: that of all tasks together needs the old data",
-                fix="set `keep_tests: false`, or leave the other key at its default",
+                fix="set `keep_tests: false`, or `inter_task_edges: false` and `eval_scope: task`",
             )
         if self.kind == "time" and self.column is None:
             raise UsageError("tasks.kind is time, but tasks.column is null", fix="name the column: `column: year`")

@@ -62,17 +62,19 @@ class Predictor:
         self._of_all_seen: tuple[int, Matrix] | None = None
 
     def prepare(self, task: Task) -> None:
-        """Extract the graphs of a task, unless an earlier run has.
-
-        Of those of all tasks so far, which grow with every task, only the last stays where no later run will ask.
-        """
+        """Extract the graphs of a task, unless an earlier run has."""
         self._graphs.own(task)
-        tasks, config = self._graphs.tasks, self._config
-        if needs_seen(config, task.index, len(tasks)):
+        if needs_seen(self._config, task.index, len(self._graphs.tasks)):
             self._graphs.seen(task)
-        is_past = "seen" in config.tasks.scopes and not config.tasks.inter_task_edges
-        if task.index and is_past and config.cache is None:
-            self._graphs.remove_seen(tasks[task.index - 1])
+
+    def finish(self, task: Task) -> None:
+        """Remove the graph of all tasks up to one that has been tested, unless it is trained on or other runs ask.
+
+        With every task it is larger, and it is needed once.
+        """
+        tasks = self._config.tasks
+        if "seen" in tasks.scopes and not tasks.inter_task_edges and self._config.cache is None:
+            self._graphs.remove_seen(task)
 
     def training_graph(self, task: Task) -> tuple[GraphStore, Ids]:
         """The graph a task is trained and ranked on, and the ids of its nodes."""
@@ -133,6 +135,8 @@ class Predictor:
     def seen_logits(self, weights: SharedWeights, after: Task, asked: Iterable[Ids]) -> Iterator[Matrix]:
         """Outputs for each of these sets of nodes, on the graph of all tasks so far, which is gone through once."""
         nodes = self._graphs.node_ids(after, scope="seen")
+        for earlier in self._graphs.tasks.seen(after)[-2:-1]:
+            self.finish(earlier)
         if self._config.learn.num_hops:
             features = self._features_of_all_seen(after)
             for ids in asked:
@@ -153,10 +157,12 @@ class Predictor:
             work_directory=directory,
             cuts_directory=kept if isinstance(kept, Path) else None,
         )
-        for ids in asked:
-            yield np.array(result.logits[positions_of(nodes, ids)], np.float32)
-        del result
-        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            for ids in asked:
+                yield np.array(result.logits[positions_of(nodes, ids)], np.float32)
+        finally:
+            del result
+            shutil.rmtree(directory, ignore_errors=True)
 
     @staticmethod
     def _mlp(weights: SharedWeights, features: Matrix, local: Ids) -> Matrix:

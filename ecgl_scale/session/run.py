@@ -246,6 +246,7 @@ def _learn_tasks(
                 state.write(learner.directory)
             with step("evaluate"):
                 state = _evaluate(learner, task, state)
+                learner.predictor.finish(task)
             rows = (matrix[task.index :] for matrix in state.macro_rows)
             log(TaskFinished(task.index, len(stream), *(sum(row, ()) for row in rows)))
             state = replace(state, task=task.index + 1, step="train", epoch=0, stages=clock.records)
