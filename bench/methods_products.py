@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 from bench.harness import DEFAULT_WORK, ecgl, run_measured, save
+from ecgl_scale.tasks.measures import seconds_per_test
 from ecgl_scale.units import parse_bytes
 
 AS_GCN = {"learn.train_as": "gcn"}
@@ -99,7 +100,7 @@ def _row(results: dict[str, Any], peak_bytes: int, epochs: int) -> dict[str, Any
         "seconds": sum(seconds.values()),
         "train_seconds_per_epoch": seconds["train"] / (tasks * epochs),
         "remember_seconds_per_task": seconds.get("remember", 0.0) / tasks,
-        "evaluate_seconds_per_test": seconds["evaluate"] / (tasks * (tasks + 1) // 2),
+        "evaluate_seconds_per_test": seconds_per_test(results),
         "peak_anon_bytes": peak_bytes,
         "aa": results["aa"],
         "stages": stages,

@@ -83,7 +83,9 @@ class TaskFinished:
     task: int
     num_tasks: int
     accuracies: tuple[float, ...]
-    """Percent, on each task seen so far: a row of the performance matrix."""
+    """Percent, on each task seen so far: a row of the performance matrix; empty where nothing was tested."""
+    accuracies_seen: tuple[float, ...] = ()
+    """Accuracies on the whole graph seen so far, where tests are made there too."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -150,6 +151,13 @@ def format_left(seconds: float) -> str:
     return f"{format_seconds(seconds)} left" if seconds >= 1 else "< 1 s left"
 
 
+def format_accuracy(event: TaskFinished) -> str:
+    """The average accuracy after a task as text: ``AA 80.1``, and on all that was seen: ``AA 80.1, seen 71.2``."""
+    scopes = {"AA": event.accuracies, "seen": event.accuracies_seen}
+    known = {name: [value for value in row if not math.isnan(value)] for name, row in scopes.items()}
+    return ", ".join(f"{name} {sum(row) / len(row):.1f}" for name, row in known.items() if row) or "not tested"
+
+
 class PlainLines:
     """Says a line when a step, or a stage outside of steps, ends, and every 30 s within a long one. Thread-safe."""
 
@@ -170,7 +178,7 @@ class PlainLines:
             elif isinstance(event, StageFinished) and self._tracker.knows(event.stage):
                 self._finish(event)
             elif isinstance(event, TaskFinished):
-                self._say(f"{self._tracker.task} learned: AA {sum(event.accuracies) / len(event.accuracies):.1f}")
+                self._say(f"{self._tracker.task} learned: {format_accuracy(event)}")
             elif isinstance(event, Note):
                 self._say(event.text)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ecgl_scale.base.events import Event, EventSink, Note, StageFinished, StageStarted, TaskFinished, TaskStarted
 from ecgl_scale.base.memory import own_memory_bytes
-from ecgl_scale.base.progress import PlainLines, Progress, ProgressTracker, format_left, format_memory
+from ecgl_scale.base.progress import PlainLines, Progress, ProgressTracker, format_accuracy, format_left, format_memory
 from ecgl_scale.cli.output import log_warnings
 from ecgl_scale.units import format_bytes, format_seconds
 
@@ -118,7 +118,7 @@ class _Bars:
         self._display.update(self._bars[RUN], completed=done, left=self._run_left())
         peak = format_memory(self._task_peak_bytes, self._task_planned_bytes)
         seconds = format_seconds(now - self._task_began)
-        self._print(f"{self._tracker.task}: AA {sum(event.accuracies) / done:.1f}, {seconds}, peak {peak}")
+        self._print(f"{self._tracker.task}: {format_accuracy(event)}, {seconds}, peak {peak}")
 
     def _run_left(self, stage_seconds: float | None = None) -> str:
         """The run's time left, not less than what goes on now will take: a task may be larger than those before."""

@@ -16,6 +16,7 @@ from ecgl_scale.units import format_bytes
 if TYPE_CHECKING:
     from ecgl_scale.report.find import Omitted
     from ecgl_scale.report.runs import FinishedRun, Group
+    from ecgl_scale.tasks.measures import Spread
 
 
 MAX_OMITTED = 10
@@ -99,8 +100,11 @@ def _as_json(group: Group) -> dict[str, Any]:
         "setting": group.setting,
         "store": group.store,
         "settings": dict(group.changes),
-        "accuracy": None if group.accuracy is None else asdict(group.accuracy),
-        "forgetting": None if group.forgetting is None else asdict(group.forgetting),
+        "accuracy": _spread_as_json(group.accuracy),
+        "forgetting": _spread_as_json(group.forgetting),
+        "scopes": list(group.scopes),
+        "accuracy_seen": _spread_as_json(group.accuracy_in("seen")),
+        "forgetting_seen": _spread_as_json(group.forgetting_in("seen")),
         "seconds": group.seconds,
         "peak_bytes": group.peak_bytes,
         "num_runs": len(group.runs),
@@ -109,12 +113,24 @@ def _as_json(group: Group) -> dict[str, Any]:
 
 
 def _print_table(groups: list[Group]) -> None:
-    rows = [["method", "store", "preset", "setting", "AA %", "AF %", "runs", "seconds", "peak"]]
+    from ecgl_scale.report.compare import accuracy_columns
+    from ecgl_scale.report.runs import SEEN_NOTE, scopes_of
+
+    scopes = scopes_of(groups)
+    rows = [["method", "store", "preset", "setting", *accuracy_columns(scopes), "runs", "seconds", "peak"]]
     for group in groups:
-        numbers = (group.accuracy, "-" if group.forgetting is None else group.forgetting, len(group.runs))
+        found = [one for scope in scopes for one in (group.accuracy_in(scope), group.forgetting_in(scope))]
+        numbers = ("-" if one is None else str(one) for one in found)
         left = (group.label, group.store, group.preset, group.setting)
-        rows.append([*left, *map(str, numbers), f"{group.seconds:.1f}", format_bytes(group.peak_bytes)])
+        right = (str(len(group.runs)), f"{group.seconds:.1f}", format_bytes(group.peak_bytes))
+        rows.append([*left, *numbers, *right])
     print_columns(rows, num_left=4)
+    if "seen" in scopes:
+        print(SEEN_NOTE)
+
+
+def _spread_as_json(spread: Spread | None) -> dict[str, float] | None:
+    return None if spread is None else asdict(spread)
 
 
 def _print_forgotten(runs: list[FinishedRun]) -> None:

@@ -251,10 +251,16 @@ def print_results(results: dict[str, Any], out: AnyPath) -> None:
     """The performance matrix of a run, its means, and where the rest is."""
     from ecgl_scale.session.results import summary
 
-    matrix = results["matrix"]
-    print("accuracy (macro, %) after each task (row) on each task (column)")
-    for number, row in enumerate(matrix):
-        shown = "".join("      " if value is None else f"{value:6.1f}" for value in row)
-        print(f"{number:>4} {shown}")
+    whole_graph = "on the whole graph seen so far"
+    matrices, tested = {"": results["matrix"]}, results.get("eval_scope", "task")
+    if tested == "both":
+        matrices = {"on each task's own graph": results["matrix"], whole_graph: results["matrix_seen"]}
+    elif tested == "seen":
+        matrices = {whole_graph: results["matrix"]}
+    for scope, matrix in matrices.items():
+        print(f"accuracy (macro, %) after each task (row) on each task (column){f', {scope}' if scope else ''}")
+        for number, row in enumerate(matrix):
+            shown = "".join("      " if value is None else f"{value:6.1f}" for value in row)
+            print(f"{number:>4} {shown}".rstrip())
     print(f"{results['method']} ({results['preset']}, {results['setting']}): {summary(results)}")
     print(f"results: {out / 'results.json'}")

@@ -14,6 +14,7 @@ import typer
 from ecgl_scale.base.objects.url import require_directory
 from ecgl_scale.cli.options import Json
 from ecgl_scale.cli.output import print_json, print_table
+from ecgl_scale.tasks.measures import format_accuracies
 from ecgl_scale.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -146,11 +147,14 @@ def worker_line(worker: WorkerStatus, condition: str) -> str:
 
 
 def accuracy(found: Status) -> str:
-    """The accuracy of the tasks so far as text: ``AA 70.1, AF -3.2``."""
+    """The accuracy of the tasks so far as text, of both scopes where both are tested."""
     if found.average_accuracy is None:
         return "AA not known yet"
-    forgetting = "" if found.average_forgetting is None else f", AF {found.average_forgetting:.1f}"
-    return f"AA {found.average_accuracy:.1f}{forgetting}"
+    by_scope = {
+        "task": (found.average_accuracy, found.average_forgetting),
+        "seen": (found.average_accuracy_seen, found.average_forgetting_seen),
+    }
+    return format_accuracies(by_scope if found.eval_scope == "both" else {found.eval_scope: by_scope["task"]})
 
 
 def progress(found: Status) -> list[str]:

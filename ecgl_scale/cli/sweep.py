@@ -84,18 +84,19 @@ def table_lines(record: dict[str, Any]) -> list[str]:
     combinations = record["combinations"]
     keys = [key for axis in record["grid"] for key in axis.split(",")]
     names = short_names(keys)
-    rows = [
-        [*(["variant"] if record["variants"] else []), *names.values(), "AA %", "AF %", "runs", "ms/epoch", "ms/test"]
-    ]
-    num_left = len(rows[0]) - 5
+    measures = {"AA %": "aa", "AF %": "af"}
+    if any(entry.get("aa_seen") for entry in combinations):
+        measures |= {"AA seen %": "aa_seen", "AF seen %": "af_seen"}
+    left = [*(["variant"] if record["variants"] else []), *names.values()]
+    rows = [[*left, *measures, "runs", "ms/epoch", "ms/test"]]
+    num_left = len(left)
     for entry in combinations:
         finished = sum(run["status"] == "finished" for run in entry["runs"])
         rows.append(
             [
                 *([entry["variant"]] if record["variants"] else []),
                 *(_shown(key, entry["settings"][key]) for key in keys),
-                _spread(entry["aa"]),
-                _spread(entry["af"]),
+                *(_spread(entry[name]) for name in measures.values()),
                 f"{finished}/{len(entry['runs'])}",
                 _spread(entry["train_ms_per_epoch"], with_deviation=False),
                 _spread(entry["inference_ms"], with_deviation=False),

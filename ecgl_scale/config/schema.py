@@ -121,7 +121,10 @@ class RunConfig(Section):
         for section in SECTIONS:
             own = filled.get(section)
             own = {} if own is None else own  # `learn:` with all its lines commented out
-            filled[section] = {**preset.get(section, {}), **own} if isinstance(own, Mapping) else own
+            usual = preset.get(section, {})
+            if isinstance(own, Mapping) and own.get("keep_tests") is True:
+                usual = {**usual, "eval_scope": "task"}  # graphs of single tasks are what can be kept
+            filled[section] = {**usual, **own} if isinstance(own, Mapping) else own
         return filled
 
     @model_validator(mode="after")
@@ -162,6 +165,8 @@ class RunConfig(Section):
         for name in later:
             if getattr(self, name) == type(getattr(self, name))():
                 del mapping[name]
+        if mapping["tasks"]["evaluate"] == "all":  # the same
+            del mapping["tasks"]["evaluate"]
         mapping = {name: value for name, value in mapping.items() if value != {}}  # a section that changes no result
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ecgl_scale.config.choices import Dangling, Norm, Quota
+from ecgl_scale.config.choices import Dangling, Norm, Quota, Scope
 from ecgl_scale.config.kinds import Directory, Memory, Size
 from ecgl_scale.errors import UsageError
 
@@ -59,8 +59,16 @@ class TasksConfig(Section):
         json_schema_extra=values("three numbers from 0 to 1 that sum to 1"),
     )
     inter_task_edges: bool = Field(default=False, description="Keep edges between nodes of different tasks.")
-    eval_scope: Literal["task", "seen"] = Field(
-        default="task", description="Score on each task's own subgraph, or on the whole graph seen so far."
+    eval_scope: Literal["task", "seen", "both"] = Field(
+        default="both",
+        description="Score on each task's own subgraph, which tells the model which task a node is of; or on the whole "
+        "graph seen so far, which does not; or on both.",
+    )
+    evaluate: str = Field(
+        default="all",
+        pattern=r"^(all|last|none|every:[1-9][0-9]{0,5})$",
+        description="After which tasks all tasks so far are tested: each, the last, every K-th and the last, or none.",
+        json_schema_extra=values("`all`, `last`, `every:K` with K from 1, or `none`"),
     )
     min_class_nodes: int = Field(
         default=2,
@@ -77,14 +85,25 @@ class TasksConfig(Section):
         "old tasks still can, when its data has gone from the store.",
     )
 
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The graphs that tests are made on; results call those of the first just AA."""
+        return ("task", "seen") if self.eval_scope == "both" else (self.eval_scope,)
+
+    def tests_after(self, task: int, num_tasks: int) -> bool:
+        """Whether tests are made after a task of so many."""
+        if task + 1 == num_tasks or self.evaluate in ("all", "none"):
+            return self.evaluate != "none"
+        return self.evaluate != "last" and (task + 1) % int(self.evaluate.partition(":")[2]) == 0
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.keep_tests and (self.inter_task_edges or self.eval_scope == "seen"):
-            key = "inter_task_edges is true" if self.inter_task_edges else "eval_scope is seen"
+        if self.keep_tests and (self.inter_task_edges or self.eval_scope != "task"):
+            key = "inter_task_edges is true" if self.inter_task_edges else f"eval_scope is {self.eval_scope}"
             raise UsageError(
                 f"tasks.keep_tests is true, but tasks.{key}",
                 expected="graphs of single tasks, which can be kept: that of all tasks together needs the old data",
-                fix="set `keep_tests: false`, or leave the other key at its default",
+                fix="set `keep_tests: false`, or `inter_task_edges: false` and `eval_scope: task`",
             )
         if self.kind == "time" and self.column is None:
             raise UsageError("tasks.kind is time, but tasks.column is null", fix="name the column: `column: year`")

@@ -137,26 +137,21 @@ def propagate_hops(
 ) -> list[Matrix]:
     """P^j x in mapped files, for j = 1 to k where hops are stacked, else for k alone; of the nodes ``own``, or of all.
 
-    Killed, it goes on with what was done of the file under way, and with the files that are whole.
+    Killed, it goes on with what was done of the file under way.
     """
     found = []
     for hops in range(1 if made.is_stacked else made.num_hops, made.num_hops + 1):
-        path = directory / f"hop-{hops}.rows"
-        num_rows = graph.num_nodes if own is None else own.size
-        if not path.exists():
-            work = directory / f"work-{hops}"
-            work.mkdir(parents=True, exist_ok=True)
-            try:
-                rows = k_hop_features(graph, hops, resources, norm=norm, scaling=scaling, work_directory=work)
-            except BaseException:
-                with suppress(OSError):
-                    work.rmdir()  # only where nothing is in it to go on with
-                raise
-            partial = path.with_suffix(".partial")
-            kept = make_matrix(num_rows, rows.shape[1], partial)
-            kept[:] = rows if own is None or own.size == len(rows) else rows[own]
-            del rows, kept
-            partial.rename(path)
-            shutil.rmtree(work, ignore_errors=True)
-        found.append(map_matrix(num_rows, graph.num_features, path))
+        work = directory / f"work-{hops}"
+        work.mkdir(parents=True, exist_ok=True)
+        try:
+            rows = k_hop_features(graph, hops, resources, norm=norm, scaling=scaling, work_directory=work)
+        except BaseException:
+            with suppress(OSError):
+                work.rmdir()  # only where nothing is in it to go on with
+            raise
+        kept = make_matrix(graph.num_nodes if own is None else own.size, rows.shape[1], directory / f"hop-{hops}.rows")
+        kept[:] = rows if own is None or own.size == len(rows) else rows[own]
+        del rows
+        shutil.rmtree(work, ignore_errors=True)
+        found.append(kept)
     return found

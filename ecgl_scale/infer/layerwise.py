@@ -188,12 +188,13 @@ def plan_inference_worker(
     settings: InferSettings | None = None,
     num_nodes: int | None = None,
     num_edges: int | None = None,
+    made_dense: bool = False,
 ) -> StagePlan:
     """What a worker of ``infer_logits`` needs that shares no memory: the columns that a step reads of all nodes, as
     one process that does it all, and besides rows of its own partition on their way to and from files.
     """
     settings = settings or InferSettings()
-    sizes = Sizes.of(graph, num_nodes=num_nodes, num_edges=num_edges)
+    sizes = Sizes.of(graph, num_nodes=num_nodes, num_edges=num_edges, made_dense=made_dense)
     program = write_program(shape_layers(widths), settings, sparse=sizes.features.is_sparse)
     backend = choose_backend(settings)
     planner = Planner(sizes, program, settings, backend=backend, threads=threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from ecgl_scale.report.runs import ABLATIONS, Group, common_seeds, left_out
+from ecgl_scale.report.runs import ABLATIONS, SCOPE_NAMES, SEEN_NOTE, Group, common_seeds, left_out, scopes_of
 from ecgl_scale.report.tables import (
     NONE,
     Cell,
@@ -28,15 +28,15 @@ SETTING_NOTES = {
 
 def summary_table(groups: Sequence[Group]) -> Table:
     """The table of all runs, one line a group."""
-    columns = ["method", "store", "setting", "preset", "AA %", "AF %", "seeds", "time", "peak memory"]
+    scopes = scopes_of(groups)
+    columns = ["method", "store", "setting", "preset", *accuracy_columns(scopes), "seeds", "time", "peak memory"]
     rows = [
         (
             text_cell(group.label),
             text_cell(group.store),
             text_cell(group.setting),
             text_cell(group.preset),
-            spread_cell(group.accuracy),
-            spread_cell(group.forgetting),
+            *(cell for scope in scopes for cell in _accuracy_cells(group, scope)),
             number_cell(len(group.runs), "{:d}"),
             seconds_cell(group.seconds),
             bytes_cell(group.peak_bytes),
@@ -44,7 +44,13 @@ def summary_table(groups: Sequence[Group]) -> Table:
         for group in groups
     ]
     note = "Mean ± standard deviation over seeds; time is the mean of a run, memory the highest of all."
+    note += f" {SEEN_NOTE}" if "seen" in scopes else ""
     return Table("summary", "All runs", tuple(columns), tuple(rows), note + _bare_name_note(groups))
+
+
+def accuracy_columns(scopes: Iterable[str]) -> list[str]:
+    """Names of the columns of AA and AF, of each scope."""
+    return [f"{name}{SCOPE_NAMES[scope]} %" for scope in scopes for name in ("AA", "AF")]
 
 
 def _bare_name_note(groups: Sequence[Group]) -> str:
@@ -60,47 +66,52 @@ def _bare_name_note(groups: Sequence[Group]) -> str:
 
 
 def accuracy_tables(groups: Sequence[Group]) -> list[Table]:
-    """Tables of AA and AF, method x store, one for each setting; only where there is something to compare."""
+    """Tables of AA and AF, method x store, for each setting and scope; only where there is something to compare."""
     found = []
     for setting, title in SETTINGS.items():
-        members = [group for group in groups if group.is_base and group.setting == setting]
-        if len(members) > 1:
-            note = SETTING_NOTES[setting] + left_out([group for group in groups if group.setting == setting], members)
-            found.append(_accuracies(members, f"{setting}-accuracy", f"{title} accuracy", note))
+        of_setting = [group for group in groups if group.setting == setting]
+        for scope in scopes_of(of_setting):
+            members = [group for group in of_setting if group.is_base and scope in group.scopes]
+            if len(members) > 1:
+                note = SETTING_NOTES[setting] + left_out(of_setting, members)
+                found.append(_accuracies(members, scope, f"{title} accuracy", note))
     return found
 
 
-def _accuracies(members: Sequence[Group], name: str, title: str, note: str) -> Table:
+def _accuracies(members: Sequence[Group], scope: str, title: str, note: str) -> Table:
     stores, labels = _in_order(group.store for group in members), _in_order(group.label for group in members)
     competing = [group for group in members if not group.about_method.keeps_all_data]
-    best = {store: _best([group for group in competing if group.store == store]) for store in stores}
+    best = {store: _best([group for group in competing if group.store == store], scope) for store in stores}
     rows = []
     for label in labels:
         row = [text_cell(label)]
         for store in stores:
             group = _find(members, label=label, store=store)
-            row += [Cell(NONE), Cell(NONE)] if group is None else _accuracy_cells(group, is_best=group in best[store])
+            is_best = group in best[store]
+            row += [Cell(NONE), Cell(NONE)] if group is None else _accuracy_cells(group, scope, is_best=is_best)
         rows.append(tuple(row))
     bold = ""
     if len(labels) > 1:
         bold = " Best in bold, also where several are, joint training aside: it keeps all data and is the bound."
+    is_seen = scope == "seen"
     return Table(
-        name,
-        title,
-        ("method", *(column for _ in stores for column in ("AA %", "AF %"))),
+        f"{members[0].setting}-accuracy{'-seen' * is_seen}",
+        title + ", seen" * is_seen,
+        ("method", *(column for _ in stores for column in accuracy_columns([scope]))),
         tuple(rows),
-        note + bold,
+        note + bold + f" {SEEN_NOTE}" * is_seen,
         over=(("", 1), *((store, 2) for store in stores)),
     )
 
 
-def _accuracy_cells(group: Group, *, is_best: bool = False) -> list[Cell]:
-    return [spread_cell(group.accuracy, is_best=is_best), spread_cell(group.forgetting)]
+def _accuracy_cells(group: Group, scope: str, *, is_best: bool = False) -> list[Cell]:
+    return [spread_cell(group.accuracy_in(scope), is_best=is_best), spread_cell(group.forgetting_in(scope))]
 
 
-def _best(groups: Sequence[Group]) -> list[Group]:
+def _best(groups: Sequence[Group], scope: str) -> list[Group]:
     """The groups with the highest mean, by the digits that are shown; none where there is nothing to compare."""
-    scored = [(round(group.accuracy.mean, 1), group) for group in groups if group.accuracy is not None]
+    known = [(group.accuracy_in(scope), group) for group in groups]
+    scored = [(round(accuracy.mean, 1), group) for accuracy, group in known if accuracy is not None]
     highest = max((mean for mean, _ in scored), default=0.0)
     return [group for mean, group in scored if mean == highest] if len(scored) > 1 else []
 
@@ -125,8 +136,8 @@ def time_table(groups: Sequence[Group]) -> Table | None:
         ("method", *(column for _ in columns for column in ("ms/epoch", "ms/test"))),
         tuple(rows),
         "Milliseconds, the mean over seeds. An epoch: the time of the stage train, all tasks together, by the epochs"
-        " run, as in sweep.json. A test, message passing over the graph of one task: the time of the stage evaluate by"
-        " all tests." + left_out(groups, members),
+        " run, as in sweep.json. A test, message passing over a graph that is tested on: the time of the stage evaluate"
+        " by all tests." + left_out(groups, members),
         over=(("", 1), *((f"{store}, {setting}", 2) for store, setting in columns)),
     )
 
@@ -158,7 +169,7 @@ def ablation_table(groups: Sequence[Group]) -> Table | None:
                 row += [Cell(NONE)] * 3
                 continue
             group, reference = found[column]
-            row += [*_accuracy_cells(group), number_cell(_change(group, reference), "{:+.1f}")]
+            row += [*_accuracy_cells(group, group.scopes[0]), number_cell(_change(group, reference), "{:+.1f}")]
         rows.append(tuple(row))
     shown = [group for found in lines.values() for group, _ in found.values()]
     return Table(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ecgl_scale.errors import UsageError
-from ecgl_scale.report.compare import ablation_table, accuracy_tables, summary_table, time_table
+from ecgl_scale.report.compare import ablation_table, accuracy_columns, accuracy_tables, summary_table, time_table
 from ecgl_scale.report.curves import (
     learning_picture,
     loss_picture,
@@ -20,13 +20,16 @@ from ecgl_scale.report.find import Omitted, count_conditions
 from ecgl_scale.report.growth import version_table
 from ecgl_scale.report.picture import Picture
 from ecgl_scale.report.resources import stage_table, stages_picture, timeline_picture
-from ecgl_scale.report.runs import FinishedRun, Group, group_runs, own_settings
+from ecgl_scale.report.runs import FinishedRun, Group, group_runs, own_settings, scopes_of
 from ecgl_scale.report.tables import NONE, Table, number_cell, seconds_cell, text_cell, with_minus
 from ecgl_scale.report.workers import read_units, run_with_workers, workers_picture, workers_table
 from ecgl_scale.units import format_bytes, format_count, format_seconds
 
 MAX_DETAILED = 8
 """Groups with pictures of their own; a page of more is long to read and slow to open."""
+
+
+AVERAGE = {"task": "Average accuracy over the stream", "seen": "Average accuracy over the stream, seen"}
 
 
 @dataclass(frozen=True)
@@ -128,13 +131,21 @@ def _learning(groups: Sequence[Group]) -> Iterator[Picture]:
     for group in groups:
         panels.setdefault((group.store, group.setting), []).append(group)
     for number, ((store, setting), members) in enumerate(panels.items(), 1):
-        yield learning_picture(members, f"learning-{number}", f"Average accuracy over the stream: {store}, {setting}")
+        for scope in scopes_of(members):
+            name, title = f"learning-{number}{'-seen' * (scope == 'seen')}", f"{AVERAGE[scope]}: {store}, {setting}"
+            yield learning_picture([group for group in members if scope in group.scopes], name, title, scope)
 
 
 def _detail(group: Group, anchor: str) -> Detail:
     last = group.runs[-1].results
-    own = [learning_picture([group], f"{anchor}-learning", "Average accuracy over the stream")]
-    curves = [matrix_picture(group, anchor), task_curves_picture(group, anchor), *own, loss_picture(group, anchor)]
+    curves = [matrix_picture(group, anchor, scope) for scope in group.scopes]
+    curves.append(task_curves_picture(group, anchor))
+    curves += [
+        learning_picture([group], f"{anchor}-learning{'-seen' * (scope == 'seen')}", AVERAGE[scope], scope)
+        for scope in group.scopes
+    ]
+    loss = loss_picture(group, anchor)
+    learning = [*(picture for picture in curves if picture.rows), *([] if loss is None else [loss])]
     by_workers = run_with_workers(group)
     units = [] if by_workers is None else read_units(by_workers.path)
     pictures = [timeline_picture(group, anchor), stages_picture(group, anchor)]
@@ -143,7 +154,7 @@ def _detail(group: Group, anchor: str) -> Detail:
         anchor=anchor,
         title=group.title,
         facts=tuple(_facts(group)),
-        learning=tuple(picture for picture in curves if picture is not None),
+        learning=tuple(learning),
         resources=tuple(picture for picture in pictures if picture is not None),
         stages=stage_table(group, anchor),
         workers=None if by_workers is None else workers_table(by_workers, units, anchor),
@@ -166,6 +177,7 @@ def _facts(group: Group) -> Iterator[Fact]:
     else:
         spread = f"± {lost.deviation:.1f} percent points" if len(group.runs) > 1 else "percent points"
         yield Fact("average forgetting", with_minus(f"{lost.mean:+.1f}"), spread)
+    yield from _seen_facts(group)
     tasks = f"{len(group.runs[0].results['matrix'])} tasks" + (", the mean" if len(group.runs) > 1 else "")
     yield Fact("time of a run", format_seconds(group.seconds), tasks)
     planned = max((run.plan.get("peak_bytes", 0) for run in group.runs), default=0)
@@ -178,12 +190,21 @@ def _facts(group: Group) -> Iterator[Fact]:
         yield Fact("forgotten on request", f"{known:,} nodes", " ".join(carried))
 
 
+def _seen_facts(group: Group) -> Iterator[Fact]:
+    """Accuracy and forgetting on all that was seen, where each task's own graph was tested too."""
+    accuracy, lost = (group.accuracy_in("seen"), group.forgetting_in("seen")) if len(group.scopes) > 1 else (None, None)
+    if accuracy is not None:
+        shown = "" if lost is None else with_minus(f"forgetting {lost.mean:+.1f}")
+        yield Fact("average accuracy, seen", f"{accuracy.mean:.1f} %", shown)
+
+
 def _task_table(group: Group, name: str) -> Table:
-    run = group.runs[0].results
+    run, more = group.runs[0].results, group.scopes[1:]
     rows = []
     for number, task in enumerate(run.get("tasks", [])[: len(run["matrix"])]):
         learned = group.spread(lambda run, t=number: run.results["matrix"][t][t])  # type: ignore[misc]
         last = group.spread(lambda run, t=number: run.results["matrix"][-1][t])  # type: ignore[misc]
+        ends = group.cell("seen", -1, number) if "seen" in more else None
         classes = ", ".join(map(str, task.get("class_names", task.get("classes", ()))))
         both = (None, None) if learned is None or last is None else (learned.mean, last.mean)
         rows.append(
@@ -194,12 +215,14 @@ def _task_table(group: Group, name: str) -> Table:
                 number_cell(both[0]),
                 number_cell(both[1]),
                 number_cell(None if both[0] is None or both[1] is None else both[1] - both[0], "{:+.1f}"),
+                *(number_cell(None if ends is None else ends.mean) for _ in more),
             )
         )
     first = "" if len(group.runs) == 1 else f"Classes and nodes are those of seed {run['seed']}. "
     mean = "" if len(group.runs) == 1 else ", the mean over seeds"
     note = f"{first}Accuracy in percent{mean}, right after the task was learned and at the end of the stream."
-    columns = ("task", "classes", "nodes", "when learned", "at the end", "change")
+    seen = (f"at the end, {scope}" for scope in more)
+    columns = ("task", "classes", "nodes", "when learned", "at the end", "change", *seen)
     return Table(f"{name}-task-list", "Tasks", columns, tuple(rows), note)
 
 
@@ -207,15 +230,14 @@ def _run_table(group: Group, name: str) -> Table:
     rows = tuple(
         (
             number_cell(int(run.results["seed"]), "{:d}"),
-            number_cell(run.results["aa"], "{:.2f}"),
-            number_cell(run.results["af"], "{:.2f}"),
+            *(number_cell(run.measure(name, scope), "{:.2f}") for scope in run.scopes for name in ("aa", "af")),
             seconds_cell(run.seconds),
             text_cell(str(run.results.get("split_hash", ""))[:12]),
             text_cell(run.path),
         )
         for run in group.runs
     )
-    columns = ("seed", "AA %", "AF %", "time", "split", "directory")
+    columns = ("seed", *accuracy_columns(group.scopes), "time", "split", "directory")
     return Table(f"{name}-runs", "Runs", columns, rows, "Runs of the same split have the same hash.")
 
 

@@ -20,7 +20,7 @@ from ecgl_scale.report.picture import (
     only_rows,
     whole_ticks,
 )
-from ecgl_scale.report.runs import Group, common_seeds, left_out
+from ecgl_scale.report.runs import SEEN_NOTE, Group, common_seeds, left_out
 from ecgl_scale.tasks.measures import Spread
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ SENSITIVITY_NAMES = {
 }
 
 
-def matrix_picture(group: Group, name: str) -> Picture:
-    """The performance matrix M[t, j], the mean over seeds, as a heat map with its numbers."""
+def matrix_picture(group: Group, name: str, scope: str) -> Picture:
+    """The performance matrix M[t, j] of a scope, the mean over seeds, as a heat map with its numbers."""
     num_tasks = len(group.runs[0].results["matrix"])
-    cells = [[_cell(group, t, j) for j in range(t + 1)] for t in range(num_tasks)]
+    cells = [[group.cell(scope, t, j) for j in range(t + 1)] for t in range(num_tasks)]
     rows = tuple(
         (t, j, spread.mean, spread.deviation)
         for t, row in enumerate(cells)
@@ -72,14 +72,15 @@ def matrix_picture(group: Group, name: str) -> Picture:
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
 
+    is_seen = scope == "seen"
     return Picture(
-        f"{name}-matrix",
-        "Performance matrix",
+        f"{name}-matrix{'-seen' * is_seen}",
+        "Performance matrix" + ", seen" * is_seen,
         ("after_task", "tested_on_task", "accuracy_percent", "deviation"),
         rows,
         draw,
         note=f"Accuracy in percent{_over_seeds(group)}. Down a column one sees a task being forgotten;"
-        " the last row gives AA.",
+        " the last row gives AA." + f" {SEEN_NOTE}" * is_seen,
         height_inches=side * 0.85 + 0.7,
         width_inches=min(side * 1.35 + 0.7, WIDTH_INCHES),
     )
@@ -89,17 +90,14 @@ def _over_seeds(group: Group, what: str = ", the mean") -> str:
     return f"{what} over {len(group.runs)} seeds" if len(group.runs) > 1 else ""
 
 
-def _cell(group: Group, t: int, j: int) -> Spread | None:
-    return group.spread(lambda run: run.results["matrix"][t][j])
-
-
 def task_curves_picture(group: Group, name: str) -> Picture:
-    """Accuracy on each task from the moment it is learned."""
-    num_tasks = len(group.runs[0].results["matrix"])
+    """Accuracy on each task from the moment it is learned, in the first scope."""
+    num_tasks, scope = len(group.runs[0].results["matrix"]), group.scopes[0]
     lines = {
-        j: [(t, spread.mean) for t in range(j, num_tasks) if (spread := _cell(group, t, j)) is not None]
+        j: [(t, spread.mean) for t in range(j, num_tasks) if (spread := group.cell(scope, t, j)) is not None]
         for j in range(num_tasks)
     }
+    lines = {j: points for j, points in lines.items() if points}
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -119,21 +117,21 @@ def task_curves_picture(group: Group, name: str) -> Picture:
     return Picture(f"{name}-tasks", title, columns, rows, draw, note=note)
 
 
-def learning_picture(groups: Sequence[Group], name: str, title: str) -> Picture:
-    """The AA after each task: a line a group, with its deviation over seeds."""
+def learning_picture(groups: Sequence[Group], name: str, title: str, scope: str) -> Picture:
+    """The AA after each task, in a scope: a line a group, with its deviation over seeds."""
     bases = [group for group in groups if group.is_base]
     shown = (bases if len(bases) > 1 else list(groups))[:MAX_LINES]
-    lines = {group.label: _average_accuracies(group) for group in shown}
+    lines = {group.label: _average_accuracies(group, scope) for group in shown}
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for number, (label, spreads) in enumerate(lines.items()):
-            color, tasks = series_shade(number).light, range(len(spreads))
-            means = [spread.mean for spread in spreads]
+            color, tasks = series_shade(number).light, list(spreads)
+            means = [spread.mean for spread in spreads.values()]
             axes.plot(tasks, means, color=color, label=label, **line_style(number))
-            if any(spread.deviation for spread in spreads):
-                low = [spread.mean - spread.deviation for spread in spreads]
-                high = [spread.mean + spread.deviation for spread in spreads]
+            if any(spread.deviation for spread in spreads.values()):
+                low = [spread.mean - spread.deviation for spread in spreads.values()]
+                high = [spread.mean + spread.deviation for spread in spreads.values()]
                 axes.fill_between(tasks, low, high, color=color, alpha=0.16, linewidth=0)
         axes.set(xlabel="after learning task", ylabel="AA, %")
         whole_ticks(axes)
@@ -145,7 +143,7 @@ def learning_picture(groups: Sequence[Group], name: str, title: str) -> Picture:
     rows = tuple(
         (label, task, spread.mean, spread.deviation, spread.count)
         for label, spreads in lines.items()
-        for task, spread in enumerate(spreads)
+        for task, spread in spreads.items()
     )
     shades = "The band is one standard deviation over seeds." if any(len(g.runs) > 1 for g in shown) else ""
     columns = ("variant", "after_task", "average_accuracy_percent", "deviation", "seeds")
@@ -153,13 +151,14 @@ def learning_picture(groups: Sequence[Group], name: str, title: str) -> Picture:
     return Picture(name, title, columns, rows, draw, (shades + left_out(groups, shown)).strip(), height)
 
 
-def _average_accuracies(group: Group) -> list[Spread]:
-    num_tasks = len(group.runs[0].results["matrix"])
-    means = [
-        group.spread(lambda run, t=t: _mean(run.results["matrix"][t][: t + 1]))  # type: ignore[misc]
-        for t in range(num_tasks)
-    ]
-    return [spread for spread in means if spread is not None]
+def _average_accuracies(group: Group, scope: str) -> dict[int, Spread]:
+    """The spread of AA after each task that was tested after."""
+    found = {}
+    for t in range(len(group.runs[0].results["matrix"]) if scope in group.scopes else 0):
+        spread = group.spread(lambda run, t=t: _mean(run.measure("matrix", scope)[t][: t + 1]))  # type: ignore[misc]
+        if spread is not None:
+            found[t] = spread
+    return found
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ecgl_scale.base.versions import SEAL_NAME, VERSIONS_NAME, versions_of
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.report.compare import accuracy_columns
 from ecgl_scale.report.files import read_object
 from ecgl_scale.report.runs import FinishedRun
-from ecgl_scale.report.tables import Table, number_cell, seconds_cell, text_cell
+from ecgl_scale.report.tables import Cell, Table, number_cell, seconds_cell, text_cell
 
 NOTE = (
     "Each update adds a version. Time and accuracies are those of the version, AA over all tasks that it has learned. "
@@ -32,12 +33,15 @@ def version_table(run: FinishedRun, name: str) -> Table | None:
                 text_cell(last["name"]),
                 number_cell(last["num_nodes"], "{:,d}"),
                 seconds_cell(version.seconds),
-                number_cell(version.results["aa"]),
-                number_cell(version.results["af"], "{:+.1f}"),
+                *(cell for scope in run.scopes for cell in _accuracies(version, scope)),
             )
         )
-    columns = ("version", "finished", "generation", "last task", "its nodes", "time", "AA %", "AF")
+    columns = ("version", "finished", "generation", "last task", "its nodes", "time", *accuracy_columns(run.scopes))
     return Table(f"{name}-versions", "Versions", columns, tuple(rows), NOTE) if len(rows) > 1 else None
+
+
+def _accuracies(version: FinishedRun, scope: str) -> list[Cell]:
+    return [number_cell(version.measure("aa", scope)), number_cell(version.measure("af", scope), "{:+.1f}")]
 
 
 def _versions_until(path: Path) -> Iterator[tuple[int, FinishedRun]]:

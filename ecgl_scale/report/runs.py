@@ -19,6 +19,14 @@ from ecgl_scale.tasks.measures import Spread, seconds_per_epoch, seconds_per_tes
 
 NEEDED = ("aa", "af", "matrix", "method", "preset", "setting", "seed", "stages")
 
+SCOPE_NAMES = {"task": "", "seen": " seen"}
+"""What tables add to AA and AF."""
+SEEN_NOTE = (
+    "Seen: every node is tested within the graph of all tasks so far, as a model in use meets it. Otherwise each task"
+    " is tested on a graph of its own nodes alone, which tells the model by its neighbours which task a node is of."
+)
+"""What tests on all that was seen are, in two sentences."""
+
 ABLATIONS: dict[tuple[str, Any], str] = {
     ("bank.importance", False): "without importance",
     ("bank.diversity", False): "without diversity",
@@ -60,6 +68,18 @@ class FinishedRun:
     def part(self) -> tuple[str, str, str, str]:
         """The part of a report that a run belongs to: variants of one another share it."""
         return self.store, self.results["method"], self.results["preset"], self.results["setting"]
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The graphs that it was tested on: each task's own, or the whole graph seen so far, or both."""
+        found = self.results.get("eval_scope") or self.settings.get("tasks.eval_scope", "task")
+        return ("task", "seen") if found == "both" else (str(found),)
+
+    def measure(self, name: str, scope: str) -> Any:
+        """The value of ``aa``, ``af`` or ``matrix`` in a scope; None where it was not tested there."""
+        if scope not in self.scopes:
+            return None
+        return self.results.get(name if scope == self.scopes[0] else f"{name}_{scope}")
 
     @property
     def about_method(self) -> AboutMethod:
@@ -109,7 +129,7 @@ class FinishedRun:
     @property
     def test_seconds(self) -> float | None:
         """The mean time to test on one task."""
-        return seconds_per_test(self.results, len(self.results["matrix"]))
+        return seconds_per_test(self.results)
 
     @cached_property
     def samples(self) -> list[Sample]:
@@ -148,14 +168,31 @@ class Group:
         return Spread.of([found for run in self.runs if (found := value(run)) is not None])
 
     @property
+    def scopes(self) -> tuple[str, ...]:
+        """The graphs that its runs were tested on."""
+        return self.runs[0].scopes
+
+    def accuracy_in(self, scope: str) -> Spread | None:
+        """The spread of AA over the seeds, in a scope."""
+        return self.spread(lambda run: run.measure("aa", scope))
+
+    def forgetting_in(self, scope: str) -> Spread | None:
+        """The spread of AF over the seeds, in a scope; None where AF says nothing."""
+        return None if self.about_method.keeps_all_data else self.spread(lambda run: run.measure("af", scope))
+
+    @property
     def accuracy(self) -> Spread | None:
-        """The spread of AA over the seeds."""
-        return self.spread(lambda run: run.results["aa"])
+        """The spread of AA over the seeds, in the first scope."""
+        return self.accuracy_in(self.scopes[0])
 
     @property
     def forgetting(self) -> Spread | None:
-        """The spread of AF over the seeds; None where AF says nothing."""
-        return None if self.about_method.keeps_all_data else self.spread(lambda run: run.results["af"])
+        """The spread of AF over the seeds, in the first scope."""
+        return self.forgetting_in(self.scopes[0])
+
+    def cell(self, scope: str, t: int, j: int) -> Spread | None:
+        """The spread of the accuracy on task ``j`` after task ``t``, in a scope."""
+        return self.spread(lambda run: (run.measure("matrix", scope) or run.results["matrix"])[t][j])
 
     @property
     def seconds(self) -> float:
@@ -189,6 +226,12 @@ def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
         parts.setdefault(run.part, []).append(run)
     many_presets = len({part[2] for part in parts}) > 1
     return [group for part, members in parts.items() for group in _variants(part, members, many_presets)]
+
+
+def scopes_of(groups: Iterable[Group]) -> list[str]:
+    """The scopes that any of them was tested in."""
+    found = {scope for group in groups for scope in group.scopes}
+    return [scope for scope in SCOPE_NAMES if scope in found]
 
 
 def common_seeds(groups: Iterable[Group]) -> set[int]:

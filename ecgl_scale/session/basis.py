@@ -29,7 +29,7 @@ from ecgl_scale.session.directory import CONFIG_NAME, FORGOTTEN_NAME, ORIGIN_NAM
 from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.seal import Seal
 from ecgl_scale.session.setup import RunSetup, open_store, require_scored
-from ecgl_scale.session.state import RunState
+from ecgl_scale.session.state import MATRICES, RunState
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.verify import check_bytes
 from ecgl_scale.tasks.split import read_split
@@ -172,10 +172,9 @@ class Basis:
             task=self.num_tasks,
             checkpoint=self.state.checkpoint,
             checkpoint_place=self.state.checkpoint_place,
-            macro=self.state.macro,
-            micro=self.state.micro,
             losses=self.state.losses,
             new_from=self.state.new_from if self.asked is not None else setup.graph.num_nodes,
+            **{name: getattr(self.state, name) for name in MATRICES},
         )
 
     def describe(self) -> dict[str, Any]:

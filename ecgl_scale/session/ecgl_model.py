@@ -28,13 +28,12 @@ from ecgl_scale.session.directory import CONFIG_NAME
 from ecgl_scale.session.infer_some import predict_labels
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.plan.run_plan import plan_run
-from ecgl_scale.session.results import matrix_of
-from ecgl_scale.session.save_learner import padded_rows, remove_learned, save_learner
+from ecgl_scale.session.results import matrices_of
+from ecgl_scale.session.save_learner import remove_learned, save_learner
 from ecgl_scale.session.saved_model import load_model
 from ecgl_scale.session.setup import RunSetup, resources_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.tasks.metrics import PerformanceMatrix
 from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.stream import Task, TaskStream
 
@@ -68,6 +67,8 @@ class ECGL:
         ``MemoryBank``.
     matrix_
         ``PerformanceMatrix``, filled by ``evaluate``.
+    matrix_seen_
+        The one on the whole graph seen so far, where ``tasks.eval_scope`` is ``both`` or ``seen``; else None.
     classes_
         The label of each output.
     """
@@ -162,7 +163,7 @@ class ECGL:
         return self
 
     def evaluate(self, graph: GraphStore, tasks: Sequence[Task]) -> list[float]:
-        """Accuracy (macro, percent) on each of these tasks; on all seen ones it fills a row of ``matrix_``."""
+        """Accuracy (macro, percent) on each of these tasks; on all seen ones it fills a row of each matrix."""
         if self._learner is None and self._basis is not None:
             stream = tasks[0].stream if tasks else None
             if stream is None or not self._has_learned(stream):
@@ -172,14 +173,17 @@ class ECGL:
             self._go_on(graph, stream, ignore_events)
         learner = self._fitted()  # which has extracted the task graphs
         last = learner.stream[self._next - 1]
-        found = list(learner.evaluate(after=last, on=tasks))
-        macro = [accuracy.macro for accuracy in found]
-        if [task.index for task in tasks] == list(range(self._next)):
-            self.matrix_.set_row(last.index, macro)
-            micro = tuple(accuracy.micro for accuracy in found)
-            rows = padded_rows(self._progress.micro, last.index)
-            self._note(micro=(*rows, micro), macro=(*padded_rows(self._progress.macro, last.index), tuple(macro)))
-        return macro
+        fills_row = [task.index for task in tasks] == list(range(self._next))
+        scopes = learner.config.tasks.scopes[: None if fills_row else 1]
+        rows = [list(learner.evaluate(after=last, on=tasks, scope=scope)) for scope in scopes]
+        if fills_row:
+            for number, row in enumerate(rows):
+                self._state = self._progress.with_row(last.index, row, is_seen=number == 1)
+            self._fill_matrices(learner.config, len(learner.stream))
+        return [accuracy.macro for accuracy in rows[0]]
+
+    def _fill_matrices(self, config: RunConfig, num_tasks: int) -> None:
+        self.matrix_, self.matrix_seen_ = matrices_of(config, self._progress.macro_rows, num_tasks)
 
     def predict(self, graph: GraphStore, nodes: Any = None) -> NDArray[np.int64]:
         """The label of each of ``nodes``, in their order, or of every node; of some only the neighbourhood is read."""
@@ -198,10 +202,7 @@ class ECGL:
 
     @classmethod
     def load(cls, path: str | Path) -> ECGL:
-        """A model that ``save``, ``ecgl run`` or ``ecgl update`` wrote, which evaluates its tasks and learns the next.
-
-        It has its parameters, ``weights_``, ``bank_``, ``classes_`` and ``matrix_``.
-        """
+        """A model that ``save``, ``ecgl run`` or ``ecgl update`` wrote; it evaluates its tasks and learns the next."""
         basis = Basis.open(Path(path))
         model = cls(**_params_of(basis.saved.config))
         model._take_over(basis)
@@ -236,7 +237,7 @@ class ECGL:
         self._learner = None
         self._basis, self._state, self._next = basis, basis.state, basis.num_tasks
         self.weights_, self.classes_, self.bank_ = basis.saved.weights, basis.saved.classes, basis.bank()
-        self.matrix_ = matrix_of(basis.state.macro, basis.num_tasks)
+        self._fill_matrices(basis.saved.config, basis.num_tasks)
 
     @staticmethod
     def load_weights(path: str | Path) -> SharedWeights:
@@ -266,8 +267,8 @@ class ECGL:
         self._learner = self._basis = None
         setup = self._setup(graph, stream, on_event, None)
         self._learner = Learner(setup, self._own_directory())
-        self.matrix_ = PerformanceMatrix.empty(len(stream))
         self._state, self._next = RunState.of(setup), 0
+        self._fill_matrices(setup.config, len(stream))
 
     def _go_on(self, graph: GraphStore, stream: TaskStream, on_event: EventSink) -> None:
         """A learner that knows what has been learned, for a stream that begins with it."""
@@ -283,7 +284,7 @@ class ECGL:
         learner.restore(tensors, task_index=self._next, is_remembered=False)
         of_store = RunState.of(setup)
         self._note(**{name: getattr(of_store, name) for name in ("digest", "store_id", "generation", "new_from")})
-        self.matrix_ = matrix_of(self._progress.macro, len(stream))
+        self._fill_matrices(setup.config, len(stream))
         self._learner, self.weights_, self.bank_ = learner, learner.weights, learner.bank
 
     def _own_directory(self) -> Path:

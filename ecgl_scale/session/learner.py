@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ecgl_scale.config.choices import Scope
 from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.bank import MemoryBank
@@ -261,12 +262,13 @@ class Learner:
 
     # --- testing
 
-    def evaluate(self, *, after: Task, on: Sequence[Task]) -> Iterator[Accuracy]:
+    def evaluate(self, *, after: Task, on: Sequence[Task], scope: Scope) -> Iterator[Accuracy]:
         """Accuracy on the scored nodes of each of these tasks, with the weights as they are after another.
 
         A task whose scored nodes are all forgotten has none.
         """
-        found = self._evaluate(after, [task for task in on if self._scored_ids(task).size])
+        scored = [task for task in on if self._scored_ids(task).size]
+        found = self._evaluate_seen(after, scored) if scope == "seen" else self._evaluate(after, scored)
         for task in on:
             yield next(found) if self._scored_ids(task).size else Accuracy(math.nan, math.nan)
 
@@ -274,12 +276,19 @@ class Learner:
         asked = (self._question(after, task) for task in on)
         if self._resources.executor.shares_memory or self.shape.made.is_made:
             for task, question in zip(on, asked, strict=True):
-                yield question.score(self.predictor.logits(self.weights, after=after, on=task, ids=question.ids))
+                yield question.score(self.predictor.logits(self.weights, task, question.ids))
             return
-        graphs = [self.predictor.test_graph(after, task)[0] for task in on]
+        graphs = [self.predictor.training_graph(task)[0] for task in on]
         settings, kept = infer_settings(self.config), self.graphs.directory
         cuts = kept if isinstance(kept, Path) else None
         yield from evaluate_elsewhere(self.weights, graphs, asked, settings, cuts, self._resources)
+
+    def _evaluate_seen(self, after: Task, on: Sequence[Task]) -> Iterator[Accuracy]:
+        """All tasks from one inference on the graph they share, which all workers make together."""
+        asked = [self._question(after, task) for task in on]
+        found = self.predictor.seen_logits(self.weights, after, [question.ids for question in asked])
+        for question in asked:
+            yield question.score(next(found))
 
     def _scored_ids(self, task: Task) -> NDArray[np.int64]:
         return task.test_ids if self.config.tasks.score == "test" else task.valid_ids

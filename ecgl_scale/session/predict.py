@@ -1,15 +1,17 @@
 """Which graph, and which features of it, a task is trained, ranked and tested on; and the predictions themselves.
 
                       trained and ranked on      tested on
-as the papers do      the task's own subgraph    each task's own subgraph
+eval_scope: task      the task's own subgraph    each task's own subgraph, as the papers do
 inter_task_edges      all tasks so far           all tasks up to the tested one
-eval_scope: seen                                 all tasks so far
+eval_scope: seen                                 all tasks so far: one graph, gone through once for all of them
+eval_scope: both                                 the one, then the other
 rows made beforehand  (the same, k hops)         the same: the layers alone, on rows made along these graphs' edges
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.graphs import TaskGraphs, positions_of
 from ecgl_scale.tasks.stream import Task
 
+Ids = NDArray[np.int64]
 Matrix = NDArray[np.float32]
 PREDICT_ROWS, PREDICT_STACKED_ROWS = 1 << 14, 1 << 12
 
@@ -38,6 +41,12 @@ PREDICT_ROWS, PREDICT_STACKED_ROWS = 1 << 14, 1 << 12
 def rows_at_once(made: ModelInput) -> int:
     """Rows that go through the layers together: fewer where they are wide."""
     return PREDICT_STACKED_ROWS if made.is_stacked else PREDICT_ROWS
+
+
+def needs_seen(config: RunConfig, task: int, num_tasks: int) -> bool:
+    """Whether the graph of all tasks up to this one, of so many, is trained or tested on."""
+    tasks = config.tasks
+    return tasks.inter_task_edges or ("seen" in tasks.scopes and tasks.tests_after(task, num_tasks))
 
 
 class Predictor:
@@ -67,10 +76,19 @@ class Predictor:
     def prepare(self, task: Task) -> None:
         """Extract the graphs of a task, unless an earlier run has."""
         self._graphs.own(task)
-        if self._config.tasks.inter_task_edges or self._config.tasks.eval_scope == "seen":
+        if needs_seen(self._config, task.index, len(self._graphs.tasks)):
             self._graphs.seen(task)
 
-    def training_graph(self, task: Task) -> tuple[GraphStore, NDArray[np.int64]]:
+    def finish(self, task: Task) -> None:
+        """Remove the graph of all tasks up to one that has been tested, unless it is trained on or other runs ask.
+
+        With every task it is larger, and it is needed once.
+        """
+        tasks = self._config.tasks
+        if "seen" in tasks.scopes and not tasks.inter_task_edges and self._config.cache is None:
+            self._graphs.remove_seen(task)
+
+    def training_graph(self, task: Task) -> tuple[GraphStore, Ids]:
         """The graph a task is trained and ranked on, and the ids of its nodes."""
         if self._config.tasks.inter_task_edges:
             return self._graphs.seen(task), self._graphs.node_ids(task, scope="seen")
@@ -107,7 +125,7 @@ class Predictor:
             self._of_all_seen = after.index, self._rows(graph, hops)
         return self._of_all_seen[1]
 
-    def _propagate(self, graph: GraphStore, own: NDArray[np.int64] | None, name: str) -> list[Matrix]:
+    def _propagate(self, graph: GraphStore, own: Ids | None, name: str) -> list[Matrix]:
         """Hops in files: those of all tasks are needed to the end, and memory is for the task at work."""
         directory = self._work / name
         directory.mkdir(parents=True, exist_ok=True)
@@ -119,14 +137,27 @@ class Predictor:
             return hops[-1]
         return HopRows(self._made, FeatureReader(graph), hops, self._mapping)
 
-    def logits(self, weights: SharedWeights, *, after: Task, on: Task, ids: NDArray[np.int64]) -> Matrix:
-        """Outputs for some nodes of the task ``on``, as the model is after the task ``after``."""
+    def logits(self, weights: SharedWeights, on: Task, ids: Ids) -> Matrix:
+        """Outputs for some nodes of a task, on the graph that it is trained on."""
         if self._made.is_made:
-            if self._config.tasks.eval_scope == "seen":
-                nodes = self._graphs.node_ids(after, scope="seen")
-                return self._mlp(weights, self._features_of_all_seen(after), positions_of(nodes, ids))
             return self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
-        graph, nodes = self.test_graph(after, on)
+        [found] = self._infer(weights, *self.training_graph(on), [ids])
+        return found
+
+    def seen_logits(self, weights: SharedWeights, after: Task, asked: Iterable[Ids]) -> Iterator[Matrix]:
+        """Outputs for each of these sets of nodes, on the graph of all tasks so far, which is gone through once."""
+        nodes = self._graphs.node_ids(after, scope="seen")
+        for earlier in self._graphs.tasks.seen(after)[-2:-1]:
+            self.finish(earlier)
+        if self._made.is_made:
+            features = self._features_of_all_seen(after)
+            for ids in asked:
+                yield self._mlp(weights, features, positions_of(nodes, ids))
+        else:
+            yield from self._infer(weights, self._graphs.seen(after), nodes, asked)
+
+    def _infer(self, weights: SharedWeights, graph: GraphStore, nodes: Ids, asked: Iterable[Ids]) -> Iterator[Matrix]:
+        """Outputs for each of these sets of a graph's nodes, from one inference."""
         directory = self._work / "infer"
         directory.mkdir(parents=True, exist_ok=True)
         kept = self._graphs.directory
@@ -138,18 +169,14 @@ class Predictor:
             work_directory=directory,
             cuts_directory=kept if isinstance(kept, Path) else None,
         )
-        logits = np.array(result.logits[positions_of(nodes, ids)], np.float32)
-        del result
-        shutil.rmtree(directory, ignore_errors=True)
-        return logits
+        try:
+            for ids in asked:
+                yield np.array(result.logits[positions_of(nodes, ids)], np.float32)
+        finally:
+            del result
+            shutil.rmtree(directory, ignore_errors=True)
 
-    def test_graph(self, after: Task, on: Task) -> tuple[GraphStore, NDArray[np.int64]]:
-        """The graph that a task is tested on, after another was learned, and the ids of its nodes."""
-        if self._config.tasks.eval_scope == "seen":
-            return self._graphs.seen(after), self._graphs.node_ids(after, scope="seen")
-        return self.training_graph(on)
-
-    def _mlp(self, weights: SharedWeights, features: InputRows, local: NDArray[np.int64]) -> Matrix:
+    def _mlp(self, weights: SharedWeights, features: InputRows, local: Ids) -> Matrix:
         logits, step = np.empty((local.size, weights.num_classes), np.float32), rows_at_once(self._made)
         with torch.no_grad():
             for start in range(0, local.size, step):

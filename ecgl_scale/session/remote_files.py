@@ -205,7 +205,7 @@ def _is_further(coming: Path, directory: Path) -> bool:
 
 def _progress(state: RunState) -> tuple[int, ...]:
     step = ("train", "remember", "evaluate").index(state.step)
-    return (state.is_finished, state.task, step, state.epoch, sum(map(len, state.macro)))
+    return (state.is_finished, state.task, step, state.epoch, sum(map(len, state.macro + state.macro_seen)))
 
 
 def fetch_plain(client: ObjectClient, name: str, size_bytes: int, target: Path) -> None:

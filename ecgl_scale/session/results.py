@@ -15,7 +15,8 @@ from typing import Any
 from ecgl_scale.config.schema import RunConfig, changed_keys
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.session.methods import about_method
-from ecgl_scale.session.state import RunState
+from ecgl_scale.session.state import MATRICES, Rows, RunState
+from ecgl_scale.tasks.measures import format_accuracies
 from ecgl_scale.tasks.metrics import PerformanceMatrix
 from ecgl_scale.tasks.stream import TaskStream
 
@@ -24,19 +25,12 @@ PACKAGES = ("ecgl-scale", "torch", "dgl", "numpy", "numba", "pyarrow", "zarr")
 
 def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: MemoryPlan) -> dict[str, Any]:
     """The content of ``results.json``; only ``stages`` differs between two runs of one config."""
-    macro, micro = (matrix_of(rows, len(stream)) for rows in (state.macro, state.micro))
     planned, names = plan.planned_bytes, stream.class_names
     return {
         "version": 1,
-        "aa": macro.average_accuracy(),
-        "af": _number(macro.average_forgetting()),
-        "matrix": macro.to_lists(),
+        **_accuracies(config, state, len(stream)),
         "accuracy": "macro",
-        "aa_micro": micro.average_accuracy(),
-        "af_micro": _number(micro.average_forgetting()),
-        "matrix_micro": micro.to_lists(),
-        "aa_after_each_task": macro.average_accuracies(),
-        "af_after_each_task": [_number(value) for value in macro.average_forgettings()],
+        "eval_scope": config.tasks.eval_scope,
         "num_epochs": sum(map(len, state.losses)),
         "final_losses": [losses[-1] for losses in state.losses],
         "method": config.method,
@@ -70,12 +64,45 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
     }
 
 
+def _accuracies(config: RunConfig, state: RunState, num_tasks: int) -> dict[str, Any]:
+    """Measures of the first scope by their plain names, of the scope ``seen`` with ``_seen``."""
+    macro, micro = (matrices_of(config, rows, num_tasks) for rows in (state.macro_rows, state.micro_rows))
+    found = _measures(macro[0], micro[0])
+    if macro[1] is not None and micro[1] is not None:
+        found |= {f"{name}_seen": value for name, value in _measures(macro[1], micro[1]).items()}
+    return found
+
+
+def _measures(macro: PerformanceMatrix, micro: PerformanceMatrix) -> dict[str, Any]:
+    return {
+        "aa": _number(macro.average_accuracy()),
+        "af": _number(macro.average_forgetting()),
+        "matrix": macro.to_lists(),
+        "aa_micro": _number(micro.average_accuracy()),
+        "af_micro": _number(micro.average_forgetting()),
+        "matrix_micro": micro.to_lists(),
+        "aa_after_each_task": [_number(value) for value in macro.average_accuracies()],
+        "af_after_each_task": [_number(value) for value in macro.average_forgettings()],
+    }
+
+
 def summary(results: dict[str, Any]) -> str:
-    """The accuracy of a run as text: ``AA 94.1, AF -6.3``."""
-    return f"AA {results['aa']:.1f}, AF {'-' if results['af'] is None else format(results['af'], '.1f')}"
+    """The accuracy of a run as text, of both scopes where both were tested."""
+    scope = results.get("eval_scope", "task")
+    keys = {"task": ("aa", "af"), "seen": ("aa_seen", "af_seen")}
+    scopes = keys if scope == "both" else {scope: keys[scope]}
+    return format_accuracies({name: (results[aa], results[af]) for name, (aa, af) in scopes.items()})
 
 
-def matrix_of(rows: tuple[tuple[float, ...], ...], num_tasks: int) -> PerformanceMatrix:
+def matrices_of(
+    config: RunConfig, rows: tuple[Rows, Rows], num_tasks: int
+) -> tuple[PerformanceMatrix, PerformanceMatrix | None]:
+    """The performance matrix of the first scope, and that of the scope ``seen``, where it is tested."""
+    found = {scope: matrix_of(one, num_tasks) for scope, one in zip(config.tasks.scopes, rows, strict=False)}
+    return found[config.tasks.scopes[0]], found.get("seen")
+
+
+def matrix_of(rows: Rows, num_tasks: int) -> PerformanceMatrix:
     """The performance matrix of the rows that are there."""
     matrix = PerformanceMatrix.empty(num_tasks)
     for task, row in enumerate(rows):
@@ -92,8 +119,8 @@ def write_metrics(path: Path, state: RunState) -> None:
     rows: list[tuple[str, int, int | None, int | None, float]] = []
     for task, losses in enumerate(state.losses):
         rows += [("loss", task, epoch, None, loss) for epoch, loss in enumerate(losses)]
-    for kind, matrix in (("macro", state.macro), ("micro", state.micro)):
-        for task, row in enumerate(matrix):
+    for kind in MATRICES:
+        for task, row in enumerate(getattr(state, kind)):
             rows += [(kind, task, None, tested, value) for tested, value in enumerate(row)]
     places = {"task": pa.int64(), "epoch": pa.int64(), "tested": pa.int64()}
     schema = pa.schema({"kind": pa.string(), **places, "value": pa.float64()})

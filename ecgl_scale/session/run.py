@@ -246,7 +246,9 @@ def _learn_tasks(
                 state.write(learner.directory)
             with step("evaluate"):
                 state = _evaluate(learner, task, state)
-            log(TaskFinished(task.index, len(stream), state.macro[-1]))
+                learner.predictor.finish(task)
+            rows = (matrix[task.index :] for matrix in state.macro_rows)
+            log(TaskFinished(task.index, len(stream), *(sum(row, ()) for row in rows)))
             state = replace(state, task=task.index + 1, step="train", epoch=0, stages=clock.records)
             state.write(learner.directory)
     finally:
@@ -271,12 +273,12 @@ def _train(learner: Learner, task: Task, state: RunState, checkpoints: Checkpoin
 
 
 def _evaluate(learner: Learner, task: Task, state: RunState) -> RunState:
-    """Fill the row of the performance matrix; what a killed run had filled in is kept."""
-    done = len(state.macro) == task.index + 1
-    macro = state.macro[-1] if done else ()
-    micro = state.micro[-1] if done else ()
-    for accuracy in learner.evaluate(after=task, on=learner.stream.seen(task)[len(macro) :]):
-        macro, micro = (*macro, accuracy.macro), (*micro, accuracy.micro)
-        state = replace(state, macro=(*state.macro[: task.index], macro), micro=(*state.micro[: task.index], micro))
-        state.write(learner.directory)
+    """Fill a row of each scope's performance matrix, where it is time; what a killed run had filled in is kept."""
+    tasks, stream = learner.config.tasks, learner.stream
+    for number, scope in enumerate(tasks.scopes if tasks.tests_after(task.index, len(stream)) else ()):
+        row = state.row(task.index, is_seen=number == 1)
+        for accuracy in learner.evaluate(after=task, on=stream.seen(task)[len(row) :], scope=scope):
+            row = (*row, accuracy)
+            state = state.with_row(task.index, row, is_seen=number == 1)
+            state.write(learner.directory)
     return state

@@ -5,9 +5,7 @@ config.yaml  state.json  split.parquet  bank.arrow  weights/  tests/ where graph
 
 from __future__ import annotations
 
-import math
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,26 +21,12 @@ from ecgl_scale.session.seal import Seal
 from ecgl_scale.session.state import RunState
 from ecgl_scale.tasks.forgotten import about_forgotten
 
-Rows = Sequence[tuple[float, ...]]
-
-
-def padded_rows(rows: Rows, num_tasks: int) -> tuple[tuple[float, ...], ...]:
-    """Rows of a performance matrix; those of tasks after which nobody has tested have no values."""
-    known = rows[:num_tasks]
-    return (*known, *((math.nan,) * (task + 1) for task in range(len(known), num_tasks)))
-
 
 def save_learner(directory: Path, learner: Learner, state: RunState) -> None:
     """Write a learner that has learned ``state.task`` tasks of its stream; what was there is a model no more."""
     graph, num_tasks = learner.graphs.graph, state.task
     stream = learner.stream.until(graph, num_tasks)
-    state = replace(
-        state,
-        split_hash=stream.split_hash,
-        macro=padded_rows(state.macro, num_tasks),
-        micro=padded_rows(state.micro, num_tasks),
-        is_finished=True,
-    )
+    state = replace(state, split_hash=stream.split_hash, is_finished=True)
     with storage_errors(directory):
         (directory / WEIGHTS_DIRECTORY).mkdir(parents=True, exist_ok=True)
         for name in (SEAL_NAME, BANK_NAME, FORGOTTEN_NAME):

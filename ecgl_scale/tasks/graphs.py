@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -210,8 +213,9 @@ class TaskGraphs:
             return task.node_ids
         return np.sort(np.concatenate([earlier.node_ids for earlier in self.tasks.seen(task)]))
 
-    def plan(self, room_bytes: int, *, scope: str = "own", in_degrees: NDArray[Any] | None = None) -> StagePlan:
-        """What extracting the graphs of all tasks needs, whether or not they are there already."""
+    def plan(self, room_bytes: int, *, seen: Sequence[Task] = (), in_degrees: NDArray[Any] | None = None) -> StagePlan:
+        """What extracting the graph of each task, and of all up to those of ``seen``, needs, as if none were there."""
+        asked = [*(("own", task) for task in self.tasks), *(("seen", task) for task in seen)]
         plans = [
             plan_extract(
                 self.graph,
@@ -222,7 +226,7 @@ class TaskGraphs:
                 threads=self._resources.threads,
                 in_degrees=in_degrees,
             )
-            for task in self.tasks
+            for scope, task in asked
             if task.node_ids.size  # else all of its nodes are forgotten
         ]
         return largest(STAGE, plans)
@@ -251,12 +255,7 @@ class TaskGraphs:
                 time.sleep(WAIT_SECONDS)
 
     def _open_or_extract(self, task: Task, ids: Ids) -> GraphStore:
-        if self._are_kept:
-            path = self.directory / f"task-{task.index:04d}.ecgl"
-            graph = self.graph
-        else:
-            graph = at_generation(self.graph, task.generation)
-            path = self.directory / f"{graph_key(graph, ids, self_loops=self.self_loops, scaling=self.scaling)}.ecgl"
+        path = self._path(task, ids)
         try:
             return self._opened(path, ids)
         except StoreError as error:
@@ -265,7 +264,7 @@ class TaskGraphs:
                 self._resources.on_event(Note(f"a kept task graph is extracted anew: {error.what} ({path})"))
         try:
             return extract_graph(
-                at_generation(graph, task.generation),
+                at_generation(self.graph, task.generation),
                 ids,
                 path,
                 self._resources,
@@ -276,6 +275,20 @@ class TaskGraphs:
         except StoreExistsError:
             # Another run was quicker; or somebody's directory is in our way, which this then says.
             return GraphStore.open(path)
+
+    def _path(self, task: Task, ids: Ids) -> AnyPath:
+        """Where the graph of these nodes is, or will be."""
+        if self._are_kept:
+            return self.directory / f"task-{task.index:04d}.ecgl"
+        graph = at_generation(self.graph, task.generation)
+        return self.directory / f"{graph_key(graph, ids, self_loops=self.self_loops, scaling=self.scaling)}.ecgl"
+
+    def remove_seen(self, task: Task) -> None:
+        """Remove the graph of all tasks up to this one, if it is there: one that nobody asks for any more is large."""
+        path = self._path(task, self.node_ids(task, scope="seen"))
+        if isinstance(path, Path) and path != self._path(task, task.node_ids):
+            self._open.pop(("seen", task.index), None)
+            shutil.rmtree(path, ignore_errors=True)
 
     def _opened(self, path: AnyPath, ids: Ids) -> GraphStore:
         found = GraphStore.open(path)

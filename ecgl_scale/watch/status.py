@@ -6,6 +6,7 @@ Nothing is locked or written, so looking never disturbs the run, nor a run that 
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import socket
 import time
@@ -60,9 +61,14 @@ class Status:
     num_epochs: int | None
     first_loss: float | None
     last_loss: float | None
+    eval_scope: str
+    """The graphs that tests are made on: task, seen or both."""
     average_accuracy: float | None
     average_forgetting: float | None
-    """Accuracy and forgetting are in percent, after the last finished task."""
+    """Accuracy and forgetting are in percent, after the last tested task."""
+    average_accuracy_seen: float | None
+    average_forgetting_seen: float | None
+    """Both on the whole graph seen so far; None where tests are not made there."""
     seconds: float
     """The seconds of running, all processes together."""
     silent_seconds: float | None
@@ -117,9 +123,10 @@ class RunWatcher:
         condition, reason = self._condition(state)
         started, last = seen.get("started"), seen.get("time")
         seconds = samples[-1].seconds if samples else (last - started if started and last else 0.0)
-        rows = [list(row) for row in state.get("macro", [])]
-        finished = len(rows) if state.get("is_finished") else min(int(state.get("task", 0)), len(rows))
-        matrix = _matrix(rows[:finished])
+        finished = int(state.get("task", 0))
+        scope = str(settings.get("tasks.eval_scope", "task"))
+        means = _means(state.get("macro", []), finished)
+        means_seen = means if scope == "seen" else _means(state.get("macro_seen", []), finished)
         peaks = [int(stage.get("peak_bytes", 0)) for stage in state.get("stages", {}).values()]
         losses = {**dict(enumerate(_losses(state, seen.get("task")))), **seen.get("losses", {})}
         progress: StageProgress | None = seen.get("progress")
@@ -145,8 +152,11 @@ class RunWatcher:
             num_epochs=settings.get("learn.epochs"),
             first_loss=losses[min(losses)] if losses else None,
             last_loss=losses[max(losses)] if losses else None,
-            average_accuracy=None if matrix is None else matrix.average_accuracy(),
-            average_forgetting=None if matrix is None or finished < 2 else matrix.average_forgetting(),
+            eval_scope=scope,
+            average_accuracy=means[0],
+            average_forgetting=means[1],
+            average_accuracy_seen=means_seen[0],
+            average_forgetting_seen=means_seen[1],
             seconds=seconds,
             silent_seconds=None if last is None else max(self._now() - last, 0.0),
             own_bytes=samples[-1].own_bytes if samples else 0,
@@ -251,14 +261,14 @@ def _losses(state: dict[str, Any], task: int | None) -> list[float]:
     return list(known[task]) if task is not None and task < len(known) else []
 
 
-def _matrix(rows: list[list[float]]) -> PerformanceMatrix | None:
-    if not rows:
-        return None
-    matrix = PerformanceMatrix.empty(len(rows))
-    for task, row in enumerate(rows):
+def _means(rows: list[list[float]], num_tasks: int) -> tuple[float | None, float | None]:
+    """AA and AF after the last of so many tasks that was tested; None where there is none."""
+    matrix = PerformanceMatrix.empty(max(num_tasks, 1))
+    for task, row in enumerate(rows[:num_tasks]):
         if len(row) == task + 1:
             matrix.set_row(task, row)
-    return matrix
+    means = matrix.average_accuracy(), matrix.average_forgetting()
+    return tuple(None if math.isnan(mean) else mean for mean in means)  # type: ignore[return-value]
 
 
 def _changed_at(path: Path) -> float:

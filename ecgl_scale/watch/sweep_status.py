@@ -89,7 +89,7 @@ class SweepWatcher:
         self._path = path
         self._now = now
         self._watchers: dict[str, RunWatcher] = {}
-        self._accuracies: dict[str, float] = {}
+        self._accuracies: dict[str, float | None] = {}
         if not self._record():
             raise InvalidInputError("the record of this sweep cannot be read", where=path / RECORD_NAME)
 
@@ -122,9 +122,8 @@ class SweepWatcher:
     def _run_status(self, entry: dict[str, Any], *, is_alive: bool) -> SweptRun:
         name, seed, status = str(entry.get("path")), int(entry.get("seed", 0)), entry.get("status")
         message = str(entry.get("message") or "")
-        accuracy = self._accuracy(name)
-        if accuracy is not None:
-            return SweptRun(name, seed, "finished", accuracy, "", None)
+        if self._has_results(name):
+            return SweptRun(name, seed, "finished", self._accuracies[name], "", None)
         now = self._status_of(name)
         if (now is not None and now.condition == "running") or (status == "running" and is_alive):
             # one that was just started has not locked its directory yet, or not even made it
@@ -135,13 +134,14 @@ class SweepWatcher:
             return SweptRun(name, seed, "stopped", None, message or now.reason, None)
         return SweptRun(name, seed, "waiting", None, "", None)
 
-    def _accuracy(self, name: str) -> float | None:
+    def _has_results(self, name: str) -> bool:
+        """Whether a run has finished; its AA, which it has not where nothing is tested, is then known."""
         if name not in self._accuracies:
-            found = read_object(self._path / name / "results.json").get("aa")
-            if not isinstance(found, int | float):
-                return None
-            self._accuracies[name] = float(found)
-        return self._accuracies[name]
+            results = read_object(self._path / name / "results.json")
+            if "aa" in results:
+                found = results["aa"]
+                self._accuracies[name] = float(found) if isinstance(found, int | float) else None
+        return name in self._accuracies
 
     def _status_of(self, name: str) -> Status | None:
         if name not in self._watchers:

@@ -42,7 +42,7 @@ def make_run(
     config |= {"bank": {"budget": 200, "diversity_ratio": 0.25, "importance": True}, "ewc": {"lambda": 1.0 + seed}}
     for key, value in keys.items():
         section, _, name = key.partition("__")
-        config[section][name] = value
+        config.setdefault(section, {})[name] = value
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     stages = {
         name: {

@@ -41,7 +41,7 @@ def test_a_model_before_its_update_is_no_seed_of_the_one_after_it(tmp_path: Path
     results["matrix"] = [row[:2] for row in results["matrix"][:2]]
     (paths[0] / "results.json").write_text(json.dumps(results))
     assert {group.label for group in groups_of(paths)} == {"ecgl, tasks.learned=2", "ecgl, tasks.learned=3"}
-    assert "tasks.learned=2" in learning_picture(groups_of(paths), "lines", "lines").csv
+    assert "tasks.learned=2" in learning_picture(groups_of(paths), "lines", "lines", "task").csv
 
 
 def test_a_key_of_another_method_or_one_that_is_new_makes_no_group(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_of_a_balanced_grid_the_default_stands_for_the_method_and_the_others_are
     defaults = ["ecgl, learn.lambda=1.0", "finetune, learn.lambda=1.0"]
     assert [group.label for group in groups if group.is_base] == defaults
     (accuracies,) = accuracy_tables(groups)
-    times, curves = time_table(groups), learning_picture(groups, "name", "title")
+    times, curves = time_table(groups), learning_picture(groups, "name", "title", "task")
     assert times is not None
     assert [row[0].text for row in accuracies.rows] == [row[0].text for row in times.rows] == defaults
     assert [*dict.fromkeys(row[0] for row in curves.rows)] == defaults
@@ -131,7 +131,7 @@ def test_an_ablation_says_how_many_variants_it_leaves_out_and_so_do_figures_with
     assert table is not None
     assert "Variants of a method are left out: 2." in table.note  # two budgets
     monkeypatch.setattr("ecgl_scale.report.curves.MAX_LINES", 2)
-    curves = learning_picture([group for group in groups if group.store == "two"], "name", "title")
+    curves = learning_picture([group for group in groups if group.store == "two"], "name", "title", "task")
     assert "Methods are left out: 1." in curves.note
 
 

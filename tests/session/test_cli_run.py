@@ -64,8 +64,9 @@ def test_run_prints_the_matrix_and_where_the_results_are(config: Path, tmp_path:
     assert str(tmp_path / "run" / "results.json") in ran.stdout
     rows = [line.split() for line in ran.stdout.splitlines() if re.match(r"\s+\d ", line)]
     assert [[float(value) for value in row[1:]] for row in rows] == [
-        [round(value, 1) for value in row if value is not None] for row in results["matrix"]
+        [round(value, 1) for value in row if value is not None] for row in [*results["matrix"], *results["matrix_seen"]]
     ]
+    assert "on the whole graph seen so far" in ran.stdout
 
 
 def test_quiet_runs_print_nothing(config: Path, tmp_path: Path) -> None:

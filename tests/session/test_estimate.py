@@ -42,6 +42,8 @@ def seconds_of(config: RunConfig, rates: MachineRates = TYPICAL) -> dict[str, fl
         ("learn.train_as=gcn",),
         ("learn.features=propagated:1",),
         ("tasks.eval_scope=seen",),
+        ("tasks.eval_scope=both", "tasks.evaluate=every:2"),
+        ("tasks.eval_scope=both", "tasks.evaluate=last"),
         ("bank.select=random",),
     ],
     ids=" ".join,

@@ -35,7 +35,7 @@ def same_parts(results: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("preset=plus", "tasks.eval_scope=seen"),
+        ("preset=plus", "tasks.eval_scope=both"),
         ("learn.features=propagated:2",),
         ("learn.train_as=gcn", "tasks.inter_task_edges=true"),
     ],

@@ -6,7 +6,7 @@ ones of the whole stream: losses, weights, moments, bank, the method's state and
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "ranked by outputs": ("rank.features=logits",),
     "kaiming, no hidden layer": ("learn.init=kaiming", "learn.hidden=[]"),
     "no bias": ("learn.bias=false", "learn.scale=standard"),
-    "propagated": ("learn.features=propagated:1", "tasks.eval_scope=seen"),
+    "propagated": ("learn.features=propagated:1", "tasks.eval_scope=both"),
     "mini-batches": ("learn.batching=minibatch", "learn.batch_rows=24", "learn.dropout=0.3"),
     "paper": ("preset=paper",),
     "dygrain, all edges": ("method=dygrain", "tasks.inter_task_edges=true", "dygrain.nodes=12"),
@@ -83,7 +83,8 @@ def learned(store: Path, directory: Path, num_tasks: int, *overrides: str) -> li
         learner.predictor.prepare(task)
         losses = [epoch.loss for _, epoch in learn_task(learner, task)]
         learner.remember(task)
-        rows = [(one.macro, one.micro) for one in learner.evaluate(after=task, on=learner.stream.seen(task))]
+        seen, scopes = learner.stream.seen(task), learner.config.tasks.scopes
+        rows = [[astuple(one) for one in learner.evaluate(after=task, on=seen, scope=scope)] for scope in scopes]
         bank = directory / BANK_NAME
         arrays = {**learner.tensors(), **{f"method.{name}": one for name, one in learner.method.state().items()}}
         kept = {name: (one.dtype, one.shape, one.tobytes()) for name, one in arrays.items()}

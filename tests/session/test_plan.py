@@ -94,6 +94,7 @@ def test_standardised_features_are_planned_as_the_dense_ones_they_become(
         assert GraphStore.open(store).manifest.features.kind == kind  # type: ignore[union-attr]
         for scale in ("standard", "row_l2"):
             overrides = ("method=finetune", "memory=4GiB", f"learn.scale={scale}", f"learn.features={features}")
+            overrides += ("tasks.eval_scope=task",)
             plans[kind, scale] = stages_of(store, tmp_path, *overrides)["evaluate"]
     made, stored, sparse = plans["sparse", "standard"], plans["dense", "standard"], plans["sparse", "row_l2"]
     # Two threads read a block of dense rows: of the store, where it has them, else of the largest task, 300 nodes.

@@ -115,7 +115,7 @@ def test_each_graph_is_cut_by_metis_once_however_often_it_is_tested_on(
         return np.arange(metis.graph.num_nodes, dtype=np.int32) % count
 
     monkeypatch.setattr("ecgl_scale.graph.metis.run_metis", deal)
-    keys = (FEW_EPOCHS, "infer.partitioner=metis", "infer.partitions=3", "infer.backend=numba")
+    keys = (FEW_EPOCHS, "tasks.eval_scope=task", "infer.partitioner=metis", "infer.partitions=3", "infer.backend=numba")
     for name in ("first", "second"):
         run(config_of(store, tmp_path / "cache", *keys), tmp_path / name)
     assert len(cut) == len(set(cut)) == 3

@@ -56,8 +56,9 @@ def test_a_run_from_python_tells_its_plan_steps_tasks_and_end(store: Path, cache
     for step in ("extract", "train", "evaluate"):
         pattern = rf"task 2 of 3, {step}: [\d.]+ s, peak [\d.,]+ [MG]iB of [\d.,]+ [MG]iB planned"
         assert any(re.fullmatch(pattern, line) for line in lines), step
-    assert f"task 3 of 3 learned: AA {results['aa']:.1f}" in lines
-    assert lines[-1] == f"finished: AA {results['aa']:.1f}, AF {results['af']:.1f}"
+    assert f"task 3 of 3 learned: AA {results['aa']:.1f}, seen {results['aa_seen']:.1f}" in lines
+    seen = f"seen AA {results['aa_seen']:.1f}, AF {results['af_seen']:.1f}"
+    assert lines[-1] == f"finished: AA {results['aa']:.1f}, AF {results['af']:.1f}; {seen}"
 
 
 @pytest.mark.parametrize("arguments", [("--quiet",), ("--no-progress",), ()])

@@ -424,7 +424,7 @@ def test_the_plan_of_all_tasks_is_the_largest_and_reads_all(tmp_path, graph, tas
     plan = graphs.plan(GIB)
     assert plan.written_bytes == sum(each.written_bytes for each in plans)
     assert plan.passes == len(tasks)
-    assert graphs.plan(GIB, scope="seen").written_bytes > plan.written_bytes
+    assert graphs.plan(GIB, seen=list(graphs.tasks)).written_bytes > plan.written_bytes
     assert list(tmp_path.iterdir()) == []
 
 

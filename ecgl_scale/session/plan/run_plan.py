@@ -3,7 +3,7 @@
 extract    the task graphs, by the builder's own plan
 train      rows held (or a file of them) + an epoch over blocks of them, or the task graph; what the method does besides
 remember   what the method does at the end of the largest task: E-CGL the larger of its two rankings
-evaluate   message passing over the largest graph that is tested on
+evaluate   message passing over the largest graph that is tested on: with the scope `seen`, that of all tasks
 
 Each on top of what is held all the time: Python and libraries, and from the first task on weights, bank and state.
 """
@@ -19,12 +19,12 @@ import numpy as np
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
-from ecgl_scale.infer.layerwise import plan_inference
+from ecgl_scale.infer.layerwise import plan_inference, plan_inference_worker
 from ecgl_scale.learn.method.base import MethodPlan
 from ecgl_scale.session.learner import device_of
 from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_rows_of, plan_task_graph
-from ecgl_scale.session.predict import rows_at_once
+from ecgl_scale.session.predict import needs_seen, rows_at_once
 from ecgl_scale.session.setup import RunSetup, infer_settings
 from ecgl_scale.tasks.graphs import TaskGraphs, plan_extract_worker
 from ecgl_scale.tasks.split import Ids
@@ -82,7 +82,7 @@ def plan_run_workers(setup: RunSetup, *, room_bytes: int, threads: int) -> list[
     if sizes.made.is_made:
         stages.append(largest("train", [_propagation(sizes, task, room_bytes, seen=seen) for task in sizes.tasks]))
     stages.append(_remembering([plan_method(sizes, task, room_bytes) for task in sizes.tasks], 0))
-    return [*stages, _evaluation(sizes, room_bytes)]
+    return [*stages, _evaluation(sizes, room_bytes, is_spread=True)]
 
 
 def _graph_nodes(sizes: RunSizes, task: Task, *, seen: bool) -> Ids:
@@ -108,8 +108,9 @@ def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
         sizes.resources,
         self_loops=config.rank.self_loops,
     )
-    scope = "seen" if _uses_seen(config) else "own"
-    return replace(graphs.plan(room_bytes, scope=scope, in_degrees=sizes.degrees), stage="extract")
+    count = len(sizes.stream)
+    seen = [task for task in sizes.stream if needs_seen(config, task.index, count)]
+    return replace(graphs.plan(room_bytes, seen=seen, in_degrees=sizes.degrees), stage="extract")
 
 
 def _training(sizes: RunSizes, room_bytes: int, of_method: Sequence[MethodPlan]) -> StagePlan:
@@ -143,8 +144,11 @@ def _remembering(of_method: Sequence[MethodPlan], kept_bytes: int) -> StagePlan:
     return largest("remember", plans)
 
 
-def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
+def _evaluation(sizes: RunSizes, room_bytes: int, *, is_spread: bool = False) -> StagePlan:
+    """Tests by one process, or a worker where they are spread: it tests whole tasks, and shares the graph of all."""
     config, plans = sizes.config, []
+    if config.tasks.evaluate == "none":
+        return StagePlan("evaluate", 0, "nothing is tested")
     for task in sizes.tasks:
         scored = max(task.test_ids.size, task.valid_ids.size) * sizes.widths[-1] * SCORE_BYTES
         if sizes.made.is_made:
@@ -154,7 +158,8 @@ def _evaluation(sizes: RunSizes, room_bytes: int) -> StagePlan:
             plan = replace(plan, host_bytes=max(plan.host_bytes, predicting))
         else:
             found = sizes.graph_of(task, seen=_uses_seen(config))
-            plan = plan_inference(
+            is_shared = is_spread and "seen" in config.tasks.scopes
+            plan = (plan_inference_worker if is_shared else plan_inference)(
                 sizes.graph,
                 sizes.widths,
                 settings=infer_settings(config),
@@ -186,4 +191,5 @@ def _propagation(sizes: RunSizes, task: Task, room_bytes: int, *, seen: bool) ->
 
 
 def _uses_seen(config: RunConfig) -> bool:
-    return config.tasks.inter_task_edges or config.tasks.eval_scope == "seen"
+    """Whether the graph of all tasks together is trained or tested on."""
+    return needs_seen(config, 0, 1)

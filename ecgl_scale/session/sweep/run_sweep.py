@@ -34,6 +34,7 @@ from ecgl_scale.engine.cluster.entrance import with_workers
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import EcglError, ExitCode, InvalidInputError, StoreExistsError, UsageError
 from ecgl_scale.session.directory import CONFIG_NAME, LOCK_NAME, read_results, refuse_other_run
+from ecgl_scale.session.results import summary
 from ecgl_scale.session.setup import cluster_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.sweep.run_work import HEARTBEAT_NAME, SEED_PREFIX, RunsHere, RunWork, has_finished, log_of
@@ -241,8 +242,7 @@ class _Runner:
         record_end(run, code, self._log_starts[index])
         results = read_results(run.path) if run.status == "finished" else None
         if results is not None:
-            forgetting = "" if results["af"] is None else f", AF {results['af']:.1f}"
-            self._resources.on_event(Note(f"{run.name}: AA {results['aa']:.1f}{forgetting}"))
+            self._resources.on_event(Note(f"{run.name}: {summary(results)}"))
         else:
             self._resources.on_event(Note(f"{run.name}: {run.status}: {first_line(run.message)}"))
         self._resources.on_event(BlockFinished(STAGE, self._done))

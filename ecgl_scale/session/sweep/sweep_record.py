@@ -22,7 +22,7 @@ from ecgl_scale.tasks.measures import Spread, seconds_per_epoch, seconds_per_tes
 RECORD_NAME = "sweep.json"
 TABLE_NAME = "sweep.csv"
 RECORD_VERSION = 1
-MEASURES = ("aa", "af", "train_ms_per_epoch", "inference_ms", "seconds", "peak_bytes")
+MEASURES = ("aa", "af", "aa_seen", "af_seen", "train_ms_per_epoch", "inference_ms", "seconds", "peak_bytes")
 
 Status = Literal["waiting", "running", "finished", "stopped", "failed"]
 
@@ -101,10 +101,13 @@ def _entry(run: SweepRun) -> dict[str, Any]:
 def _measures(results: dict[str, Any], combination: Combination) -> dict[str, float | None]:
     stages, num_tasks = results["stages"], results["num_tasks"]
     epoch = seconds_per_epoch(results, num_tasks * combination.config.learn.epochs)
-    test = seconds_per_test(results, num_tasks)
+    test = seconds_per_test(results)
+    keeps_all = method_class(combination.config.method).keeps_tasks  # then there is nothing to forget
     return {
         "aa": results["aa"],
-        "af": None if method_class(combination.config.method).keeps_tasks else results["af"],
+        "af": None if keeps_all else results["af"],
+        "aa_seen": results.get("aa_seen"),
+        "af_seen": None if keeps_all else results.get("af_seen"),
         "train_ms_per_epoch": None if epoch is None else 1000 * epoch,
         "inference_ms": None if test is None else 1000 * test,
         "seconds": math.fsum(stage["seconds"] for stage in stages.values()),

@@ -1,11 +1,12 @@
 """How long a run will take: an estimate, from its amounts of work and a quick measurement of this machine.
 
-extract    every edge of the store looked at for every task, the task's own sorted and written, with their features
+extract    every edge of the store looked at for every graph, the graph's own sorted and written, with their features
 train      epochs x (4 operations a row and first weight, 6 a later one; the hidden layers; a step of the optimizer);
            as gcn the hidden and output columns along every edge, there and back: messages of the features stay as they
            are and are sent once, before the first layer where that is the narrow side
 remember   sweeps over the edges, 2 operations a node and pair of columns, all columns along every edge
-evaluate   after every task, each so far: 2 operations a node and weight, the narrow side of a layer along every edge
+evaluate   of each graph that is tested on: 2 operations a node and weight, the narrow side of a layer along every edge;
+           in the scope `task` after every task each so far, in the scope `seen` one
 
 Edges of tasks are counted in a sample. What is read again and again comes from the page cache where it fits there. What
 a method adds to its epochs (``ecgl methods``), and what an earlier run has left in the cache, is not counted.
@@ -22,6 +23,7 @@ from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.learn.graph_blocks import trains_in_blocks
 from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
+from ecgl_scale.session.predict import needs_seen
 from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.session.time.machine import TYPICAL, MachineRates, measure_machine, num_weights
 from ecgl_scale.session.time.task_edges import count_task_edges
@@ -101,7 +103,7 @@ class _Work:
         edges = count_task_edges(graph, stream)
         own, seen = [int(task.node_ids.size) for task in stream], config.tasks.inter_task_edges
         self._own_nodes, self._rows = own, [int(task.train_ids.size) for task in stream]
-        self._seen_nodes, self._seen_edges = list(accumulate(own)), edges.seen
+        self._seen_nodes, self._seen_edges, self._own_edges = list(accumulate(own)), edges.seen, edges.own
         self._nodes, self._edges = (self._seen_nodes, edges.seen) if seen else (own, edges.own)
         self._is_cached = 2 * graph.manifest.total_bytes < SHARE_OF_LIMIT * tightest_limit().limit_bytes
 
@@ -115,10 +117,13 @@ class _Work:
         return how[stage.stage](stage)
 
     def _extract(self, stage: StagePlan) -> float:
-        cost = SCAN_COST * len(self._nodes) * self._store_edges + SORT_COST * sum(self._edges)
-        again = len(self._nodes) if self._is_cached else 1
+        count = len(self._nodes)
+        seen = [self._seen_edges[task] for task in range(count) if needs_seen(self._config, task, count)]
+        num_graphs, num_edges = count + len(seen), sum(self._own_edges) + sum(seen)
+        cost = SCAN_COST * num_graphs * self._store_edges + SORT_COST * num_edges
+        again = num_graphs if self._is_cached else 1
         total = cost / self._rates.edges + self._disk(stage.read_bytes / again, stage.written_bytes)
-        return total + len(self._nodes) * STEP_SECONDS
+        return total + num_graphs * STEP_SECONDS
 
     def _learn_at_once(self, stage: StagePlan) -> float:
         """Seconds of features passed along, of sums over rows in float64, and of heads, in closed form."""
@@ -193,16 +198,22 @@ class _Work:
         return total + self._values(3 * self._columns * nodes)  # twice for attributes, once for diversity
 
     def _evaluate(self, stage: StagePlan) -> float:
-        tasks, total = self._config.tasks, self._disk(0.0, stage.written_bytes)
+        total = self._disk(0.0, stage.written_bytes)
         weights = self._columns * self._outputs[0] + num_weights(self._outputs)
-        sees_all = tasks.eval_scope == "seen"
-        for after in range(len(self._nodes)):
-            for on in range(after + 1):
-                nodes = self._seen_nodes[after] if sees_all else self._nodes[on]
-                edges = self._seen_edges[after] if sees_all else self._edges[on]
-                total += self._operations(2.0 * TEST_COST * nodes * weights) + self._messages(edges)
-                total += self._values(self._columns * nodes) + TEST_SECONDS
+        for nodes, edges in self._tested_graphs():
+            total += self._operations(2.0 * TEST_COST * nodes * weights) + self._messages(edges)
+            total += self._values(self._columns * nodes) + TEST_SECONDS
         return total
+
+    def _tested_graphs(self) -> Iterator[tuple[int, int]]:
+        """Nodes and edges of each graph that is gone through to test, as often as it is."""
+        tasks, count = self._config.tasks, len(self._nodes)
+        for after in range(count):
+            if tasks.tests_after(after, count):
+                if "task" in tasks.scopes:
+                    yield from zip(self._nodes[: after + 1], self._edges[: after + 1], strict=True)
+                if "seen" in tasks.scopes:
+                    yield self._seen_nodes[after], self._seen_edges[after]
 
     def _operations(self, count: float) -> float:
         """Seconds of so many operations; small work has one thread, see ``Learner``."""
