@@ -54,7 +54,7 @@ HIDDEN_COST, GRAPH_HIDDEN_COST = 180.0, 1300.0
 """A hidden value in an epoch: it is written and read several times; by autograd, in fresh memory every time."""
 WEIGHT_COST = 250.0
 """A weight in a step of the optimizer."""
-DOUBLE_COST, NUM_HEADS, VALID_SHARE = 2.0, 6, 1 / 3
+DOUBLE_COST, NUM_HEADS, VALID_SHARE = 2.0, 4, 1 / 3
 """An operation in float64; heads that are made after a task; validation rows to a training row."""
 
 SWEEP_SHARE = 0.4
