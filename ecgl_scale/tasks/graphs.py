@@ -195,6 +195,7 @@ class TaskGraphs:
         self._resources = resources
         self._are_kept = are_kept
         self._open: dict[tuple[str, int], GraphStore] = {}
+        self._older: tuple[int, GraphStore] | None = None
 
     def own(self, task: Task) -> GraphStore:
         """The task's nodes and the edges among them."""
@@ -255,7 +256,7 @@ class TaskGraphs:
             path = self.directory / f"task-{task.index:04d}.ecgl"
             graph = self.graph
         else:
-            graph = at_generation(self.graph, task.generation)
+            graph = self._at(task.generation)
             path = self.directory / f"{graph_key(graph, ids, self_loops=self.self_loops, scaling=self.scaling)}.ecgl"
         try:
             return self._opened(path, ids)
@@ -265,7 +266,7 @@ class TaskGraphs:
                 self._resources.on_event(Note(f"a kept task graph is extracted anew: {error.what} ({path})"))
         try:
             return extract_graph(
-                at_generation(graph, task.generation),
+                self._at(task.generation),
                 ids,
                 path,
                 self._resources,
@@ -276,6 +277,14 @@ class TaskGraphs:
         except StoreExistsError:
             # Another run was quicker; or somebody's directory is in our way, which this then says.
             return GraphStore.open(path)
+
+    def _at(self, generation: int | None) -> GraphStore:
+        """The store as it was at a generation. The last older one stays open: neighbouring tasks are often of one."""
+        if generation is None or generation == self.graph.generation:
+            return self.graph
+        if self._older is None or self._older[0] != generation:
+            self._older = generation, at_generation(self.graph, generation)
+        return self._older[1]
 
     def _opened(self, path: AnyPath, ids: Ids) -> GraphStore:
         found = GraphStore.open(path)
