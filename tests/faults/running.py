@@ -119,7 +119,7 @@ def kill_at_rename(number: int) -> None:
 
 
 def copy_at_calls(patch: pytest.MonkeyPatch, names: tuple[str, ...], folder: Path, copies: Path) -> list[Path]:
-    """Copy ``folder`` before every call of these functions of ``os``, as a kill at it would leave it; the copies so far."""
+    """Copy ``folder`` before each call of these functions of ``os``, as a kill would leave it; returns the copies."""
     taken: list[Path] = []
 
     def taking(function: Any) -> Any:
