@@ -158,5 +158,7 @@ def _results(times: Times, side: int) -> dict[str, Any]:
     return results
 
 
-def _stages(results: dict[str, Any]) -> dict[str, float]:
-    return {name: stage["seconds"] for name, stage in results["stages"].items()}
+def _stages(results: dict[str, Any]) -> dict[str, Json]:
+    """Seconds and bytes: what takes more than a second is noted for a resume, so a slow machine writes more."""
+    kept = ("seconds", "written_bytes")
+    return {name: {key: stage[key] for key in kept} for name, stage in results["stages"].items()}
