@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,13 +38,19 @@ class Measured:
     written_bytes: int
     """Bytes it had written to the disk's block layer (or handed to it) when last seen."""
     stdout: str
+    cpu_seconds: float = 0.0
+    """Of all its threads, in user and system: what other processes on the machine change least."""
+    command: tuple[str, ...] = ()
 
 
 def run_measured(command: Sequence[str]) -> Measured:
     """Run a command to its end, watching its memory; a failure of it is ours too."""
     started = time.perf_counter()
     peak = written = 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    cpu_before = _cpu_seconds_of_children()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
+    ) as child:
         while child.poll() is None:
             peak = max(peak, _anon_bytes(child.pid))
             written = max(written, _written_bytes(child.pid))
@@ -51,7 +59,18 @@ def run_measured(command: Sequence[str]) -> Measured:
         output, errors = child.communicate()
         if child.returncode:
             raise RuntimeError(f"{' '.join(command)} exited with {child.returncode}:\n{errors}")
-    return Measured(seconds, peak, written, output)
+    return Measured(seconds, peak, written, output, _cpu_seconds_of_children() - cpu_before, tuple(command))
+
+
+def _environment() -> dict[str, str]:
+    """Ours, where Python may keep compiled modules: an installed one has them, and without each start takes seconds."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {"PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "ecgl-bench-pycache"), **kept}
+
+
+def _cpu_seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def ecgl(*arguments: str) -> list[str]:

@@ -51,7 +51,7 @@ def main() -> None:
                 title: grow(case, arguments.data, arguments.work, arguments.epochs) for title, case in CASES.items()
             }
         elif name == "products":
-            found[name] = one_hundredth(arguments.work, arguments.nodes, arguments.epochs)
+            found[name] = one_hundredth(arguments.work, arguments.nodes, arguments.epochs, arguments.repeats)
         else:
             found[name] = ten_generations(arguments.work, arguments.nodes, arguments.repeats)
         harness.save(RECORD, found)

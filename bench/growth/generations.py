@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from bench.growth.products import build, cut, write_config
+from bench.growth.pieces import cut
+from bench.growth.products import build, write_config
 from bench.harness import ecgl, run_measured, spread
 
 NUM_LATER = 9

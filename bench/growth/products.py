@@ -1,84 +1,30 @@
-"""A products-sized block model: one hundredth more nodes and edges, against doing everything again.
+"""One hundredth more nodes and edges of a products-sized graph, against doing everything again.
 
-The generated graph's last hundredth of nodes is what comes new, with one hundredth of all edges: half of those that
-touch them. Nodes have a random month of twelve, the new ones the thirteenth; a task is a month.
+Every step is a command, as a user runs it. What a command takes on a graph of ten thousand nodes is its fixed cost (the
+start of Python, imports, compiled kernels that are loaded); seconds are given with it and without.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
-from bench.growth.parts import Array
-from bench.harness import Measured, ecgl, run_measured
-from bench.inference import _size as size_options
-from ecgl_scale.store.graph import GraphStore
+from bench.growth.pieces import Pieces, cut
+from bench.harness import Measured, ecgl, run_measured, spread
 
-NUM_MONTHS = 12
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """Raw files: those of everything, of the base, and of each part that comes later."""
-
-    whole: list[str]
-    base: list[str]
-    later: list[list[str]]
-    num_new_nodes: int
-    num_new_edges: int
-    """Each undirected edge once; of all later parts."""
-
-
-def cut(work: Path, num_nodes: int | None, num_parts: int = 1) -> Pieces:
-    """Generate the graph and write its pieces; every part is one hundredth of the graph."""
-    made = work / "made.ecgl"
-    run_measured(ecgl("generate", "sbm", str(made), *size_options(num_nodes)))
-    graph = GraphStore.open(made)
-    random = np.random.default_rng(0)
-    size = graph.num_nodes // 100
-    bounds = [graph.num_nodes - size * (num_parts - part) for part in range(num_parts + 1)]
-    month = random.integers(0, NUM_MONTHS, graph.num_nodes).astype(np.uint8)
-    month[bounds[0] :] = NUM_MONTHS
-    pairs = _undirected(graph)
-    part_of = np.searchsorted(bounds, pairs.max(axis=1), side="right")
-    kept = (part_of == 0) | (random.random(part_of.size) < 0.5)
-    pairs, part_of = pairs[kept], part_of[kept]
-    x = np.empty((graph.num_nodes, graph.num_features), np.float32)
-    features = graph.require_features()
-    for block in features.blocks():
-        features.read(block, x[block.start : block.stop])  # type: ignore[union-attr, call-arg]
-    columns = {"x": x, "y": graph.column("label"), "month": month}
-
-    def piece(name: str, start: int, stop: int, edges: Array) -> list[str]:
-        folder = work / name
-        folder.mkdir()
-        edges.astype(np.uint32).tofile(folder / "edges.bin")
-        np.save(folder / "x.npy", columns["x"][start:stop])
-        np.save(folder / "y.npy", columns["y"][start:stop])
-        np.savez(folder / "columns.npz", month=columns["month"][start:stop])
-        options = ["--features", "x.npy", "--labels", "y.npy", "--columns", "columns.npz"]
-        return [str(folder / "edges.bin"), *(str(folder / part) if "." in part else part for part in options)]
-
-    whole = piece("whole", 0, graph.num_nodes, pairs)
-    base = piece("base", 0, bounds[0], pairs[part_of == 0])
-    later = [
-        piece(f"part{part}", bounds[part], bounds[part + 1], pairs[part_of == part + 1]) for part in range(num_parts)
-    ]
-    return Pieces(whole, base, later, graph.num_nodes - bounds[0], int((part_of > 0).sum()))
-
-
-def _undirected(graph: GraphStore) -> Array:
-    found = []
-    for block, rows in graph.edges.stream():
-        dst = np.repeat(np.arange(block.start, block.stop), np.diff(rows.offsets))
-        once = rows.values < dst
-        found.append(np.stack([rows.values[once], dst[once]], axis=1).astype(np.uint32))
-    return np.concatenate(found)
+TINY_NODES = 10_000
+LEAST_SECONDS = 0.05
+"""A difference of two commands that is smaller is noise, and counts as so much."""
+STEPS = ("append", "update", "infer")
+Json = dict[str, Any]
+Times = dict[str, tuple[list[Measured], list[Measured]]]
+"""Of each step, what is new and everything."""
 
 
 def write_config(work: Path, store: Path, epochs: int, **changed: Any) -> Path:
@@ -101,59 +47,118 @@ def build(command: str, piece: list[str], store: Path) -> Measured:
     return run_measured(ecgl(command, "edges", piece[0], str(store), *piece[1:], *options, "--json"))
 
 
-def one_hundredth(work: Path, num_nodes: int | None, epochs: int) -> dict[str, Any]:
-    """Seconds and bytes of each step, of what is new and of everything, and how many times less the first is."""
-    pieces = cut(work, num_nodes)
-    store, whole, model = work / "growing.ecgl", work / "whole.ecgl", work / "model"
-    build("ingest", pieces.base, store)
+def one_hundredth(work: Path, num_nodes: int | None, epochs: int, repeats: int) -> dict[str, Any]:
+    """Seconds and bytes of each step on two graphs: edges all over it, and edges to near nodes.
+
+    On the second one learning is no other work than on the first, so it is left out there.
+    """
+    found: dict[str, Any] = {"epochs": epochs, "fixed_cost_nodes": TINY_NODES}
+    for name, is_near in (("all_over", False), ("near", True)):
+        asked = {"epochs": 1 if is_near else epochs, "is_near": is_near}
+        _measure(work / "first", TINY_NODES, 1, **asked)  # compiles, and fills caches
+        fixed = _measure(work / "tiny", TINY_NODES, repeats, **asked)[1]
+        pieces, times = _measure(work / name, num_nodes, repeats, **asked)
+        found[name] = {"num_reached": pieces.num_reached, **_describe(pieces, times, fixed)}
+        print(json.dumps({name: found[name]["steps"]}), flush=True)
+        for folder in ("first", "tiny", name):
+            shutil.rmtree(work / folder)
+    return found
+
+
+def _measure(work: Path, num_nodes: int | None, repeats: int, *, epochs: int, is_near: bool) -> tuple[Pieces, Times]:
+    pieces = cut(work, num_nodes, is_near=is_near)
+    base, store, whole, model = work / "base.ecgl", work / "growing.ecgl", work / "whole.ecgl", work / "model"
+    build("ingest", pieces.base, base)
     config = write_config(work, store, epochs)
+    _copy(base, store)
     run_measured(ecgl("run", str(config), "--out", str(model), "--json"))
-    tables = [str(work / name) for name in ("new.parquet", "all.parquet")]
-    new = {
-        "append": build("append", pieces.later[0], store),
-        "infer": run_measured(ecgl("infer", str(model), str(store), "--nodes", "new", "--out", tables[0])),
-        "update": run_measured(ecgl("update", str(model), str(store), "--out", str(work / "updated"), "--json")),
+
+    def again(target: Path, step: Callable[[], Measured], before: Callable[[], object] = lambda: None) -> Measured:
+        """``step`` writes a target that must not be there yet."""
+        shutil.rmtree(target, ignore_errors=True)
+        before()
+        return step()
+
+    def repeat(once: Callable[[], Measured], at_most: int = repeats) -> list[Measured]:
+        return [once() for _ in range(min(repeats, at_most))]
+
+    def infer(name: str, *which: str) -> Measured:
+        return run_measured(ecgl("infer", str(model), str(store), *which, "--out", str(work / name)))
+
+    appends = repeat(lambda: again(store, lambda: build("append", pieces.later[0], store), lambda: _copy(base, store)))
+    times = {
+        "append": (appends, repeat(lambda: again(whole, lambda: build("ingest", pieces.whole, whole)), 2)),
+        "infer": (repeat(lambda: infer("new.parquet", "--nodes", "new")), repeat(lambda: infer("all.parquet"), 2)),
     }
-    run = str(work / "run")
-    everything = {
-        "append": build("ingest", pieces.whole, whole),
-        "infer": run_measured(ecgl("infer", str(model), str(store), "--out", tables[1])),
-        "update": run_measured(ecgl("run", str(config), "--set", f"store={whole}", "--out", run, "--json")),
-    }
-    updated, ran = (json.loads(one["update"].stdout) for one in (new, everything))
-    if updated["matrix"] != ran["matrix"]:
-        raise RuntimeError("the update and the run on the whole differ")
+    if not is_near:
+        updated, ran = work / "updated", work / "run"
+        update = ecgl("update", str(model), str(store), "--out", str(updated), "--json")
+        run = ecgl("run", str(config), "--set", f"store={whole}", "--out", str(ran), "--json")
+        # one run on everything: it takes minutes
+        times["update"] = (repeat(lambda: again(updated, lambda: run_measured(update))), [run_measured(run)])
+        if _results(times, 0)["matrix"] != _results(times, 1)["matrix"]:
+            raise RuntimeError("the update and the run on the whole differ")
+    return pieces, times
+
+
+def _copy(store: Path, target: Path) -> None:
+    """By links: a store's files never change, and its manifest is replaced."""
+    shutil.copytree(store, target, copy_function=os.link)
+
+
+def _describe(pieces: Pieces, times: Times, fixed: Times) -> dict[str, Any]:
+    appended, ingested = (json.loads(side[-1].stdout) for side in times["append"])
     written = {
-        "append": (_json(new["append"], "written_bytes"), _json(everything["append"], "total_bytes")),
-        "update": (new["update"].written_bytes, everything["update"].written_bytes),
-        "infer": tuple(Path(table).stat().st_size for table in tables),
+        "append": (appended["written_bytes"], ingested["total_bytes"]),
+        "infer": tuple(_table_bytes(side) for side in times["infer"]),
     }
-    return {
-        "num_nodes": _json(everything["append"], "num_nodes"),
-        "num_edges": _json(everything["append"], "num_edges"),
+    found: dict[str, Any] = {
+        "num_nodes": ingested["num_nodes"],
+        "num_edges": ingested["num_edges"],
         "num_new_nodes": pieces.num_new_nodes,
-        "num_new_edges": _json(new["append"], "new_edges"),
-        "epochs": epochs,
-        "aa": ran["aa"],
-        "stages": {"update": _stages(updated), "run": _stages(ran)},
-        "steps": {
-            name: {
-                "new_seconds": new[name].seconds,
-                "everything_seconds": everything[name].seconds,
-                "times_faster": everything[name].seconds / new[name].seconds,
-                "new_bytes": written[name][0],
-                "everything_bytes": written[name][1],
-                "times_fewer_bytes": written[name][1] / max(written[name][0], 1),
-                "peak_anon_bytes": new[name].peak_anon_bytes,
-            }
-            for name in new
-        },
+        "num_new_edges": appended["new_edges"],
+        "steps": {},
     }
+    if "update" in times:
+        written["update"] = tuple(side[-1].written_bytes for side in times["update"])
+        ran = _results(times, 1)
+        found |= {"aa": ran["aa"], "stages": {"update": _stages(_results(times, 0)), "run": _stages(ran)}}
+    for name in (name for name in STEPS if name in times):
+        found["steps"][name] = {
+            **_seconds(times[name], fixed[name]),
+            "new_bytes": written[name][0],
+            "everything_bytes": written[name][1],
+            "times_fewer_bytes": written[name][1] / max(written[name][0], 1),
+            "peak_anon_bytes": max(one.peak_anon_bytes for one in times[name][0]),
+        }
+    return found
 
 
-def _stages(results: dict[str, Any]) -> dict[str, float]:
-    return {name: stage["seconds"] for name, stage in results["stages"].items()}
+def _seconds(times: tuple[list[Measured], list[Measured]], fixed: tuple[list[Measured], list[Measured]]) -> Json:
+    """By the clock (medians), and of the processors (the least), which a shared machine changes less."""
+    sides = {"new": times[0], "everything": times[1], "new_fixed": fixed[0], "everything_fixed": fixed[1]}
+    found: Json = {f"{name}_seconds": spread([one.seconds for one in side]) for name, side in sides.items()}
+    found |= {f"{name}_cpu_seconds": min(one.cpu_seconds for one in side) for name, side in sides.items()}
+    for kind, seconds in (
+        ("times_faster", [found[f"{name}_seconds"]["median"] for name in sides]),
+        ("times_less_cpu", [found[f"{name}_cpu_seconds"] for name in sides]),
+    ):
+        new, everything, fixed_of_new, fixed_of_everything = seconds
+        found[kind] = everything / new
+        found[f"{kind}_without_fixed"] = (everything - fixed_of_everything) / max(new - fixed_of_new, LEAST_SECONDS)
+    return found
 
 
-def _json(measured: Measured, name: str) -> int:
-    return int(json.loads(measured.stdout)[name])
+def _table_bytes(side: list[Measured]) -> int:
+    return Path(side[-1].command[-1]).stat().st_size
+
+
+def _results(times: Times, side: int) -> dict[str, Any]:
+    results: dict[str, Any] = json.loads(times["update"][side][-1].stdout)
+    return results
+
+
+def _stages(results: dict[str, Any]) -> dict[str, Json]:
+    """Seconds and bytes: what takes more than a second is noted for a resume, so a slow machine writes more."""
+    kept = ("seconds", "written_bytes")
+    return {name: {key: stage[key] for key in kept} for name, stage in results["stages"].items()}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,10 @@ from ecgl_scale.cli.sources import SourceCommands
 from ecgl_scale.units import format_bytes, format_count
 
 if TYPE_CHECKING:
+    from ecgl_scale.base.objects.url import AnyPath
+    from ecgl_scale.store.compose import GrownManifest
     from ecgl_scale.store.fit_source import GivenOptions
+    from ecgl_scale.store.generation import GenerationManifest
     from ecgl_scale.store.source import GraphSource
 
 
@@ -84,17 +87,36 @@ def _append(output: Output, source: GraphSource, store: Path, settings: AppendSe
         own = Resources.of(settings.memory, settings.threads, on_event=sink)
         with with_workers(settings.cluster(), own, shared=[place_of_build(location)], inputs=inputs) as resources:
             after = append_store(source, store, resources, on_existing=settings.on_existing.value, **given)
-    added = after.appended[-1]
-    written_bytes = sum(record.size_bytes for record in added.files.values())
     if settings.as_json:
-        from ecgl_scale.cli.inspect import summary
-
-        new = {"new_nodes": added.num_new_nodes, "new_edges": added.edges.num_edges, "written_bytes": written_bytes}
-        print_json(summary(location, after) | {"generation": added.number, **new})
-    elif not output.quiet:
+        print_json(_facts(location, after))
+    elif output.quiet:
+        return
+    elif after is None:
+        print(f"{location}: every node and edge is there already, so nothing is written")
+    else:
+        added = after.appended[-1]
         came = f"{format_count(added.num_new_nodes)} new nodes, {format_count(added.edges.num_edges)} new edges"
         now = f"{format_count(after.num_nodes)} nodes, {format_count(after.edges.num_edges)} edges"
-        print(f"{location}: generation {added.number}: {came}, {format_bytes(written_bytes)}; now {now}")
+        size = format_bytes(_written_bytes(added))
+        print(f"{location}: generation {added.number}: {came}, {size}; now {now}")
+
+
+def _facts(location: AnyPath, after: GrownManifest | None) -> dict[str, Any]:
+    """The store, and what came to it."""
+    from ecgl_scale.cli.inspect import summary
+    from ecgl_scale.store.view import read_view
+
+    if after is None:
+        view = read_view(location)
+        nothing = {"new_nodes": 0, "new_edges": 0, "written_bytes": 0}
+        return summary(location, view.manifest) | {"generation": view.generation, **nothing}
+    added = after.appended[-1]
+    new = {"new_nodes": added.num_new_nodes, "new_edges": added.edges.num_edges, "written_bytes": _written_bytes(added)}
+    return summary(location, after) | {"generation": added.number, **new}
+
+
+def _written_bytes(added: GenerationManifest) -> int:
+    return sum(record.size_bytes for record in added.files.values())
 
 
 app = SourceCommands("append", AppendSettings, _append, adds=True).group(

@@ -60,8 +60,11 @@ def append_store(
     generation: int | None = None,
     on_existing: str = "refuse",
     **given: Unpack[GivenOptions],
-) -> GrownManifest:
+) -> GrownManifest | None:
     """Add what ``source`` has to a store: its nodes are new ones, its edges lead between any nodes of the whole graph.
+
+    Returns the manifest of the grown store; None where nodes that are there are skipped and nothing else came: then
+    the store stays as it is, so that an append that is repeated leaves no trace.
 
     Parameters
     ----------
@@ -103,6 +106,8 @@ def append_store(
             clock = StageClock(sampler, resources.on_event)
             written = _write_generation(fitted, before, known, new.path, resources, clock)
         after = grow(before.manifest, written)
+        if on_existing == "skip" and not written.num_new_nodes and not written.edges.num_edges:
+            return None
         new.commit(written, after)
     return after
 

@@ -52,6 +52,7 @@ class NewGeneration:
         # A worker of an earlier append that nobody has told of its end must not write into this one.
         self._own = f"-{uuid.uuid4().hex}" if is_shared else ""
         self._lock: int | None = None
+        self._is_committed = False
 
     def __enter__(self) -> NewGeneration:
         read_view(self._store)  # what is no store is refused before anything is made beside it
@@ -87,6 +88,7 @@ class NewGeneration:
             self._refuse_changed_head()
             head.replace(self._store / MANIFEST_NAME)
             fsync_directory(self._store)
+            self._is_committed = True
 
     def _keep_first_manifest(self) -> None:
         """Another name for the manifest of the first ingest, which costs nothing, or a copy where links fail."""
@@ -126,7 +128,7 @@ class NewGeneration:
         if self._lock is None:
             return  # what is there belongs to somebody else
         with uninterrupted():
-            if any(failure):
+            if not self._is_committed:
                 with suppress(OSError, StoreError):  # the failure itself is what the user should hear of
                     self._remove_leftovers()
             lock_path_of(self._store).unlink(missing_ok=True)

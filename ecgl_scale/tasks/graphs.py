@@ -198,6 +198,7 @@ class TaskGraphs:
         self._resources = resources
         self._are_kept = are_kept
         self._open: dict[tuple[str, int], GraphStore] = {}
+        self._older: tuple[int, GraphStore] | None = None
 
     def own(self, task: Task) -> GraphStore:
         """The task's nodes and the edges among them."""
@@ -264,7 +265,7 @@ class TaskGraphs:
                 self._resources.on_event(Note(f"a kept task graph is extracted anew: {error.what} ({path})"))
         try:
             return extract_graph(
-                at_generation(self.graph, task.generation),
+                self._at(task.generation),
                 ids,
                 path,
                 self._resources,
@@ -280,7 +281,7 @@ class TaskGraphs:
         """Where the graph of these nodes is, or will be."""
         if self._are_kept:
             return self.directory / f"task-{task.index:04d}.ecgl"
-        graph = at_generation(self.graph, task.generation)
+        graph = self._at(task.generation)
         return self.directory / f"{graph_key(graph, ids, self_loops=self.self_loops, scaling=self.scaling)}.ecgl"
 
     def remove_seen(self, task: Task) -> None:
@@ -289,6 +290,14 @@ class TaskGraphs:
         if isinstance(path, Path) and path != self._path(task, task.node_ids):
             self._open.pop(("seen", task.index), None)
             shutil.rmtree(path, ignore_errors=True)
+
+    def _at(self, generation: int | None) -> GraphStore:
+        """The store as it was at a generation. The last older one stays open: neighbouring tasks are often of one."""
+        if generation is None or generation == self.graph.generation:
+            return self.graph
+        if self._older is None or self._older[0] != generation:
+            self._older = generation, at_generation(self.graph, generation)
+        return self._older[1]
 
     def _opened(self, path: AnyPath, ids: Ids) -> GraphStore:
         found = GraphStore.open(path)

@@ -68,7 +68,7 @@ class TaskStream(Sequence[Task]):
         self.settings = settings
         self.num_nodes = graph.num_nodes
         self.class_names = graph.class_names
-        self.split_hash = hash_split((task.node_ids, task.parts) for task in tasks)
+        self.split_hash = hash_split((task.node_ids, task.parts) for task in self._tasks)
         self._head = np.full(graph.num_nodes, -1, np.int16 if len(classes) < 1 << 15 else np.int32)
         for task, of_task in zip(tasks, positions, strict=True):
             self._head[task.node_ids] = of_task

@@ -31,6 +31,10 @@ WARM_CHILDREN = [
 """Loaded once in the fork server, which runs none of it and so has a single thread when it forks."""
 
 
+RENAMES = ("rename", "replace", "link")
+"""What gives a file its name."""
+
+
 @dataclass(frozen=True)
 class Ran:
     """How a command ended."""
@@ -94,6 +98,41 @@ def _run_child(prepare: Callable[..., None] | None, settings: tuple[Any, ...], a
         prepare(*settings)
     sys.argv = ["ecgl", *arguments]
     main()
+
+
+def kill_at_rename(number: int) -> None:
+    """In a child: die at a rename, a replacement or a link, before it is done."""
+    done = 0
+
+    def dying(function: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal done
+            done += 1
+            if done == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **named)
+
+        return call
+
+    for name in RENAMES:
+        setattr(os, name, dying(getattr(os, name)))
+
+
+def copy_at_calls(patch: pytest.MonkeyPatch, names: tuple[str, ...], folder: Path, copies: Path) -> list[Path]:
+    """Copy ``folder`` before each call of these functions of ``os``, as a kill would leave it; returns the copies."""
+    taken: list[Path] = []
+
+    def taking(function: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            taken.append(copies / f"{len(taken):03}")
+            shutil.copytree(folder, taken[-1])
+            return function(*arguments, **named)
+
+        return call
+
+    for name in names:
+        patch.setattr(os, name, taking(getattr(os, name)))
+    return taken
 
 
 def leftovers(folder: Path) -> list[str]:

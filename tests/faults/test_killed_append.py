@@ -20,13 +20,12 @@ from ecgl_scale.store.new_generation import NewGeneration
 from ecgl_scale.store.sources.npz import open_npz_source
 from ecgl_scale.store.verify import verify_store
 from ecgl_scale.store.view import read_view
-from tests.faults.running import leftovers, run_cli, start_child, write_graph
+from tests.faults.running import RENAMES, copy_at_calls, kill_at_rename, leftovers, run_cli, start_child, write_graph
 from tests.resources import at
 
 pytestmark = pytest.mark.faults
 
 LOCK = ".graph.ecgl.building.lock"
-RENAMES = ("rename", "replace", "link")
 
 
 @pytest.fixture(scope="module")
@@ -72,24 +71,6 @@ def check_state(store: Path, old: Path, new: dict[str, bytes]) -> str:
     return "new"
 
 
-def kill_at(number: int) -> None:
-    """In a child: die at a rename, a replacement or a link, before it is done."""
-    done = 0
-
-    def dying(function: Any) -> Any:
-        def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal done
-            done += 1
-            if done == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*arguments, **named)
-
-        return call
-
-    for name in RENAMES:
-        setattr(os, name, dying(getattr(os, name)))
-
-
 def test_killed_at_every_rename_the_store_is_old_or_new_and_the_same_command_finishes(
     old: Path, arriving: Path, new: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -98,7 +79,7 @@ def test_killed_at_every_rename_the_store_is_old_or_new_and_the_same_command_fin
     for number in range(1, 30):
         shutil.rmtree(store, ignore_errors=True)
         shutil.copytree(old, store)
-        child = start_child(kill_at, (number,), "--quiet", "append", "npz", arriving, store)
+        child = start_child(kill_at_rename, (number,), "--quiet", "append", "npz", arriving, store)
         child.join(60)
         ended.append(check_state(store, old, new))
         if child.exitcode == 0:
@@ -119,19 +100,8 @@ def test_at_every_fsync_rename_and_link_the_store_is_never_half_written(
 ) -> None:
     folder = tmp_path / "work"
     shutil.copytree(old, folder / "graph.ecgl")
-    taken: list[Path] = []
-
-    def taking(function: Any) -> Any:
-        def call(*arguments: Any, **named: Any) -> Any:
-            taken.append(tmp_path / f"{len(taken):03}")
-            shutil.copytree(folder, taken[-1])
-            return function(*arguments, **named)
-
-        return call
-
     with monkeypatch.context() as patch:
-        for name in (*RENAMES, "fsync"):
-            patch.setattr(os, name, taking(getattr(os, name)))
+        taken = copy_at_calls(patch, (*RENAMES, "fsync"), folder, tmp_path)
         append_store(open_npz_source(arriving, adds=True), folder / "graph.ecgl", at(threads=1))
     ended = [check_state(copy / "graph.ecgl", old, new) for copy in taken]
     assert len(ended) > 20

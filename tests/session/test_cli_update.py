@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from ecgl_scale.base.lock import take_lock
-from ecgl_scale.session.basis import Basis
 from ecgl_scale.session.run import run
 from ecgl_scale.session.update import update
 from ecgl_scale.store.graph import GraphStore
 from tests.cli_runner import Result, run_cli
-from tests.faults.running import start_child
 from tests.session.growing import append_part
 from tests.session.streams import FEW_EPOCHS, Drawn, config_of, draw_graph, read_json, write_store
 from tests.session.test_update import CLASSES, check_same
@@ -126,46 +121,6 @@ def test_an_update_that_dies_leaves_the_old_version_and_goes_on(
     ran = _update(model, store, model, "--where", PAIRS[1], "--resume")
     assert ran.code == 0, ran.stderr
     check_same(model / "versions" / "0002", whole)
-
-
-def _die_at_write(number: int) -> None:
-    """In a child: be killed just before the n-th file takes its name."""
-    take_name: Any = Path.replace
-    count = 0
-
-    def counting(path: Path, target: Any) -> Path:
-        nonlocal count
-        count += 1
-        if count == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        taken: Path = take_name(path, target)
-        return taken
-
-    Path.replace = counting  # type: ignore[assignment, method-assign]
-
-
-@pytest.mark.faults
-def test_killed_at_any_write_an_update_leaves_the_old_version_or_the_new_one(
-    first: Path, store: Path, tmp_path: Path
-) -> None:
-    arguments = ["--where", PAIRS[0], "--resume"]
-    assert _update(first, store, tmp_path / "wanted", *arguments).code == 0
-    exit_code, number = -signal.SIGKILL, -2
-    while exit_code == -signal.SIGKILL:
-        number += 3  # every third: each takes a process
-        model = Path(shutil.copytree(first, tmp_path / f"model-{number}"))
-        command = ["--quiet", "update", model, store, "--out", model, *arguments]
-        child = start_child(_die_at_write, (number,), *command)
-        child.join(60)
-        exit_code = child.exitcode or 0
-        assert exit_code in (0, -signal.SIGKILL), number
-        assert Basis.open(model).num_tasks == (1 if exit_code else 2)
-        if number % 2:
-            ran = run_cli(*command)
-            assert ran.code == 0, ran.stderr
-            check_same(model / "versions" / "0001", tmp_path / "wanted")
-    assert exit_code == 0
-    assert number > 10
 
 
 def test_status_says_how_an_update_goes_on(model: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

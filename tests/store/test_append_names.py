@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,24 @@ def test_nodes_that_are_there_are_skipped_and_edges_find_them(tmp_path: Path, is
     assert any("3 of 5 nodes are in the store already" in note for note in notes)
     assert any("1 nodes that are there without a label" in note for note in notes)
     verify_store(store, at())
+
+
+def test_an_append_that_is_repeated_writes_nothing_and_says_so(tmp_path: Path) -> None:
+    store = ingest(tmp_path, list("abc"), ["x", "y", ""])
+    edges, x, columns = (tmp_path / name for name in ("came.csv", "came.npy", "came.parquet"))
+    edges.write_text("src,dst\nd,c\na,d\n")
+    np.save(x, np.ones((2, 2), np.float32))
+    pq.write_table(pa.table({"id": list("cd"), "label": [None, "z"], "year": [2, 7]}), columns)
+    files = (edges, store, "--features", x, "--columns", columns, "--id-column", "id", "--id")
+    again = ("append", "edges", *files, "--on-existing", "skip")
+    assert run_cli(*again).code == 0
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    said = run_cli(*again)
+    assert (said.code, said.stdout) == (0, f"{store}: every node and edge is there already, so nothing is written\n")
+    told = json.loads(run_cli(*again, "--json").stdout)
+    assert [told[name] for name in ("generation", "new_nodes", "new_edges", "written_bytes")] == [1, 0, 0, 0]
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+    assert [path.name for path in (store / "generations").iterdir() if path.name.startswith(".")] == []
 
 
 def test_an_append_of_nodes_that_are_all_there_brings_edges_alone(tmp_path: Path) -> None:
