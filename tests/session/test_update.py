@@ -116,7 +116,7 @@ def test_sparse_features_and_graphs_that_are_kept_give_the_same(drawn: Drawn, tm
     x = np.where(drawn.x > 3.5, drawn.x, 0).astype(np.float32)
     store = write_store(tmp_path / "sparse.ecgl", drawn, x=x)
     assert GraphStore.open(store).has_sparse_features
-    run(config_of(store, None, *CLASSES, "method=joint"), tmp_path / "whole")
+    run(config_of(store, None, *CLASSES, "method=joint", "tasks.eval_scope=task"), tmp_path / "whole")
     kept = chain_of_classes(store, tmp_path, "method=joint", "tasks.keep_tests=true")
     check_same(kept, tmp_path / "whole")
     assert [path.name for path in sorted((kept / "tests").iterdir())] == [f"task-{i:04d}.ecgl" for i in range(3)]
@@ -131,6 +131,6 @@ def test_kept_graphs_are_enough_where_old_data_has_gone(
     x = np.where(is_old[:, None], 0, drawn.x).astype(np.float32)
     edges = drawn.edge_index[:, ~is_old[drawn.edge_index].any(axis=0)]
     gone = write_store(tmp_path / "gone.ecgl", replace(drawn, edge_index=edges, x=x, y=np.where(is_old, -1, drawn.y)))
-    overrides = (*YEARS, f"method={method}")
+    overrides = (*YEARS, f"method={method}", "tasks.eval_scope=task")
     run(config_of(store, None, *overrides), tmp_path / "whole")
     check_same(chain(first_year, gone, tmp_path / "model", *overrides, "tasks.keep_tests=true"), tmp_path / "whole")
