@@ -24,6 +24,7 @@ CASES = (
     "plan_peaks",
     "plan_time",
     "accuracy",
+    "selection",
     "methods",
     "methods_products",
     "paper",

@@ -66,6 +66,7 @@ GRAPHS: dict[str, Graph] = {
     "coauthor_cs": Graph("coauthor_cs", 500, ("tasks.classes_per_task=3",), is_symmetric=True, has_split=True),
     "amazon_computers": Graph("amazon_computers", 300, ("tasks.classes_per_task=2",), has_split=True),
     "amazon_photo": Graph("amazon_photo", 300, ("tasks.classes_per_task=2",)),
+    "cora_ml": Graph("cora_ml", 300, ("tasks.classes_per_task=2",)),
     "debian_packages": Graph(tasks=("tasks.classes_per_task=4",), **DEBIAN),  # type: ignore[arg-type]
     "debian_arrival": Graph(tasks=("tasks.kind=time", "tasks.column=first_release"), **DEBIAN),  # type: ignore[arg-type]
 }

@@ -43,6 +43,8 @@ def seconds_of(config: RunConfig, rates: MachineRates = TYPICAL) -> dict[str, fl
         ("learn.features=propagated:1",),
         ("tasks.eval_scope=seen",),
         ("bank.select=random",),
+        ("bank.select=herding",),
+        ("bank.select=kmeans",),
     ],
     ids=" ".join,
 )
