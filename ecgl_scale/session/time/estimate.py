@@ -173,7 +173,10 @@ class _Work:
             return total
         total += len(self._nodes) * STEP_SECONDS
         nodes, edges = sum(self._nodes), sum(self._edges)
-        if self._config.bank.select != "ecgl":  # rows that have passed two edges, then products of candidates' rows
+        if self._config.bank.select in (
+            "herding",
+            "kmeans",
+        ):  # rows that have passed two edges, then products of candidates' rows
             products = self._num_features * sum(self._rows) * stage.passes / len(self._nodes)
             total += 2 * self._send(edges, self._num_features) + products * PRODUCT_COST / self._rates.edges
             return total + self._values(self._columns * nodes)
