@@ -169,6 +169,25 @@ def test_the_choice_has_the_same_bits_for_any_memory_threads_and_workers(task, s
         choose_nodes(graph, candidates, labels, at(memory=smallest - 1), settings=wanted)
 
 
+@pytest.mark.parametrize(("select", "inner"), [("herding", "herd"), ("kmeans", "cluster")])
+def test_a_choice_that_was_stopped_is_made_again_and_the_same(task, select, inner, tmp_path, monkeypatch):
+    graph, _, labels, candidates = task
+    wanted = ChooseSettings(60, select=select, seed=(1, 2))
+    whole = choose_nodes(graph, candidates, labels, at(), settings=wanted)
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(typical, inner, die)
+        with pytest.raises(KeyboardInterrupt):
+            choose_nodes(graph, candidates, labels, at(), settings=wanted, journal_directory=tmp_path)
+    (tmp_path / "typical-killed").mkdir()
+    (tmp_path / "typical-killed" / "rows.f32").write_bytes(b"half")  # what a kill would have left
+    again = choose_nodes(graph, candidates, labels, at(), settings=wanted, journal_directory=tmp_path)
+    assert again.local.tolist() == whole.local.tolist()
+
+
 def test_seeds_decide_where_k_means_begins_and_nothing_of_herding(task):
     graph, _, labels, candidates = task
 
