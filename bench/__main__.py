@@ -25,6 +25,7 @@ CASES = (
     "plan_time",
     "accuracy",
     "learners",
+    "selection",
     "methods",
     "methods_products",
     "paper",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 # --- generators
 
@@ -224,6 +225,28 @@ def class_quotas(counts: list[int], k: int) -> list[int]:
             if quotas[c] < count and sum(quotas) < k:
                 quotas[c] += 1
     return quotas
+
+
+def herding(rows: list[list[float]], k: int) -> list[int]:
+    """Take the row that brings the mean of those taken nearest to the mean of all, k times; exact, first of equals."""
+    exact = [[Fraction(value) for value in row] for row in rows]
+    means = [sum(column) / len(exact) for column in zip(*exact, strict=True)]
+    taken: list[int] = []
+    for _ in range(min(k, len(rows))):
+        sums = [sum((exact[i][c] for i in taken), Fraction(0)) for c in range(len(means))]
+
+        def distance(i: int, sums: list[Fraction] = sums) -> Fraction:
+            own = zip(means, sums, exact[i], strict=True)
+            return sum(((mean - (total + x) / (len(taken) + 1)) ** 2 for mean, total, x in own), Fraction(0))
+
+        taken.append(min((i for i in range(len(rows)) if i not in taken), key=lambda i: (distance(i), i)))
+    return taken
+
+
+def nearest(row: list[float], centres: list[list[float]]) -> int:
+    """The first of the centres that are nearest."""
+    apart = [sum((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(row, centre, strict=True)) for centre in centres]
+    return apart.index(min(apart))
 
 
 def adam_step(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ecgl_scale.config.choices import Dangling, Norm, Quota, Scope
+from ecgl_scale.config.choices import Dangling, Norm, Quota, Scope, Select
 from ecgl_scale.config.kinds import Directory, Memory, Size
 from ecgl_scale.errors import UsageError
 
@@ -241,8 +241,10 @@ class BankConfig(Section):
     quota: Quota = Field(
         default="class", description="The best of the whole task, or as many of each class as of any other."
     )
-    select: Literal["ecgl", "random"] = Field(
-        default="ecgl", description="`random` ignores both rankings: an ablation."
+    select: Select = Field(
+        default="ecgl",
+        description="`ecgl`: by importance and diversity. `random` ignores both rankings: an ablation. `herding` and "
+        "`kmeans` choose nodes that stand for their class, by features passed along two edges: docs/ranking.md.",
     )
     refill: bool = Field(default=True, description="Where both rankings choose the same node, choose one more.")
 
@@ -253,7 +255,7 @@ class BankConfig(Section):
                 "bank.budget is 0, but bank.quota is class",
                 fix="give a budget, or set `quota: none` to remember nothing",
             )
-        if not self.importance and not self.diversity and self.select != "random":
+        if not self.importance and not self.diversity and self.select == "ecgl":
             raise UsageError(
                 "bank.importance and bank.diversity are both false, so nothing is left to choose nodes by",
                 expected="one of them true",

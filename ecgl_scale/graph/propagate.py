@@ -145,20 +145,23 @@ class StreamedPropagation:
                 place.write(block.start, x[block.start : block.stop])
             yield place, sent if isinstance(sent, FilePlace) else None
 
+    def send(self, x: Dense, hops: int) -> Dense:
+        """``P^hops x``; ``x`` itself without hops. Memory: the values once more."""
+        for _ in range(hops):
+            following = np.empty_like(x)
+            for first, sent in self.blocks(x):
+                following[first : first + len(sent)] = sent
+            x = following
+        return x
+
     def spread(self, values: NDArray[Any], hops: int) -> NDArray[np.float32]:
         """``P^hops`` of one number a node. Memory: 8 bytes a node."""
-        held = np.ascontiguousarray(values, np.float32).reshape(-1, 1)
-        for _ in range(hops):
-            following = np.empty_like(held)
-            for first, sent in self.blocks(held):
-                following[first : first + len(sent)] = sent
-            held = following
-        return held[:, 0]
+        return self.send(np.ascontiguousarray(values, np.float32).reshape(-1, 1), hops)[:, 0]
 
 
 @dataclass(frozen=True)
-class OneHopLayout:
-    """How rows of P X are made within a budget."""
+class HopLayout:
+    """How rows of P^hops X are made within a budget."""
 
     columns: int
     """Columns of X held at once."""
@@ -168,21 +171,22 @@ class OneHopLayout:
     """All memory while it is made."""
 
 
-def least_bytes(num_nodes: int) -> int:
-    """What ``one_hop_features`` needs at least: scales, four columns of the features, blocks."""
-    return (12 + 4 * MIN_COLUMNS) * num_nodes + 3 * BLOCK_BYTES
+def plan_hops(num_nodes: int, num_rows: int, num_features: int, *, hops: int, room_bytes: int) -> HopLayout:
+    """What ``hop_features`` does with ``room_bytes`` of memory: ``12 N + 48 MiB + result + 4 N a column``.
 
-
-def plan_one_hop(num_nodes: int, num_rows: int, num_features: int, *, room_bytes: int) -> OneHopLayout:
-    """What ``one_hop_features`` does with ``room_bytes`` of memory: ``12 N + 48 MiB + result + 4 N a column``.
-
-    The result is held where it takes at most a third of what is left; then as many columns as fit, at least four.
+    With several hops ``8 N`` a column: what is sent and what arrives. The result is held where it takes at most a third
+    of what is left; then as many columns as fit, at least four.
     """
-    fixed = 12 * num_nodes + 3 * BLOCK_BYTES
+    fixed, column_bytes = 12 * num_nodes + 3 * BLOCK_BYTES, _column_bytes(hops) * num_nodes
     room, size = room_bytes - fixed, 4 * num_rows * num_features
-    held = size if size <= (room - 4 * MIN_COLUMNS * num_nodes) // 3 else 0
-    columns = min(max((room - held) // (4 * num_nodes), MIN_COLUMNS), num_features)
-    return OneHopLayout(columns, held, fixed + held + 4 * columns * num_nodes)
+    held = size if size <= (room - MIN_COLUMNS * column_bytes) // 3 else 0
+    columns = min(max((room - held) // column_bytes, MIN_COLUMNS), num_features)
+    return HopLayout(columns, held, fixed + held + columns * column_bytes)
+
+
+def plan_one_hop(num_nodes: int, num_rows: int, num_features: int, *, room_bytes: int) -> HopLayout:
+    """What ``one_hop_features`` does with so much memory."""
+    return plan_hops(num_nodes, num_rows, num_features, hops=1, room_bytes=room_bytes)
 
 
 def plan_propagate_worker(num_nodes: int, num_rows: int, num_features: int, *, room_bytes: int) -> StagePlan:
@@ -193,19 +197,35 @@ def plan_propagate_worker(num_nodes: int, num_rows: int, num_features: int, *, r
 
 
 def one_hop_features(graph: GraphStore, nodes: Ids, resources: Resources, *, norm: Norm = "sym", path: Path) -> Dense:
-    """Rows ``nodes`` (ascending) of P X, dense: in memory where they fit beside a few columns of X, else at ``path``.
+    """Rows ``nodes`` (ascending) of P X, dense; see ``hop_features``."""
+    return hop_features(graph, nodes, resources, hops=1, norm=norm, path=path)
+
+
+def hop_features(
+    graph: GraphStore,
+    nodes: Ids,
+    resources: Resources,
+    *,
+    hops: int,
+    norm: Norm = "sym",
+    path: Path,
+    besides_bytes: int = 0,
+) -> Dense:
+    """Rows ``nodes`` (ascending) of P^hops X, dense: in memory where they fit beside columns of X, else at ``path``.
 
     As many columns of X as fit are held at once, so features and edges are read once for each group of them.
+    ``besides_bytes`` of the budget are left free.
 
     Memory
     ------
-    See ``plan_one_hop``.
+    See ``plan_hops``.
     """
-    features = graph.require_features()
-    formula = f"{graph.num_nodes:,} nodes * {12 + 4 * MIN_COLUMNS} bytes + 48 MiB"
-    resources.require(least_bytes(graph.num_nodes), stage=STAGE, formula=formula)
+    features, num_nodes = graph.require_features(), graph.num_nodes
+    node_bytes = 12 + _column_bytes(hops) * MIN_COLUMNS
+    formula = f"{num_nodes:,} nodes * {node_bytes} bytes + 48 MiB"
+    resources.require(node_bytes * num_nodes + 3 * BLOCK_BYTES + besides_bytes, stage=STAGE, formula=formula)
     shape = (nodes.size, features.num_features)
-    layout = plan_one_hop(graph.num_nodes, *shape, room_bytes=resources.room_bytes)
+    layout = plan_hops(num_nodes, *shape, hops=hops, room_bytes=resources.room_bytes - besides_bytes)
     propagation = StreamedPropagation(graph, resources, norm)
     result: Dense
     if layout.held_bytes or not nodes.size:
@@ -217,11 +237,16 @@ def one_hop_features(graph: GraphStore, nodes: Ids, resources: Resources, *, nor
     width = layout.columns
     for column in range(0, shape[1], width):
         stop = min(column + width, shape[1])
-        x = _read_columns(graph, column, stop)
+        x = propagation.send(_read_columns(graph, column, stop), hops - 1)
         for first, sent in propagation.blocks(x):
             begin, end = np.searchsorted(nodes, [first, first + len(sent)])
             result[begin:end, column:stop] = sent[nodes[begin:end] - first]
     return result
+
+
+def _column_bytes(hops: int) -> int:
+    """What a column takes for each node while it is sent: itself, and what arrives where that is sent on."""
+    return 4 if hops == 1 else 8
 
 
 def _read_columns(graph: GraphStore, first: int, stop: int) -> Dense:

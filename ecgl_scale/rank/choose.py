@@ -2,7 +2,7 @@
 
 They are chosen among the candidates, the task's training nodes; of equal scores the smaller position goes first.
 ``unite`` says how places are shared. The rankings run one after the other and each plans its own memory; see
-``plan_choose``.
+``plan_choose``. Other ways to choose rank nothing: by chance, or nodes that stand for their class (``typical``).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_scale.config.choices import Quota
+from ecgl_scale.config.choices import Quota, Select
 from ecgl_scale.config.sections import BankConfig, RankConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
@@ -24,6 +24,7 @@ from ecgl_scale.rank.pagerank import PageRankSettings, num_sweeps
 from ecgl_scale.rank.ranking import Left, Ranking, RankingSizes, plan_stages
 from ecgl_scale.rank.sizes import FeatureSizes
 from ecgl_scale.rank.topk import BLOCK_BYTES, PLACE_BYTES, top_nodes
+from ecgl_scale.rank.typical import HOPS, Typical, TypicalSizes, choose_typical, plan_typical
 from ecgl_scale.rank.unite import Picks, pick_best
 from ecgl_scale.store.checked import checked_ids
 from ecgl_scale.store.graph import GraphStore
@@ -53,7 +54,7 @@ class ChooseSettings:
     diversity: bool = True
     """Without one of the two all go by the other, without both by chance."""
     quota: Quota = "class"
-    select: Literal["ecgl", "random"] = "ecgl"
+    select: Select = "ecgl"
     refill: bool = True
     """Whether places that the union leaves are given to the next best."""
     pagerank: PageRankSettings = field(default_factory=PageRankSettings)
@@ -62,7 +63,7 @@ class ChooseSettings:
     include_self: bool = False
     """Whether a node counts among its own neighbours in the diversity's mean."""
     seed: int | tuple[int, ...] = 0
-    """It decides the choice by chance; give every task its own, (seed, task) say."""
+    """It decides the choice by chance and where k-means begins; give every task its own, (seed, task) say."""
 
     @classmethod
     def of(cls, bank: BankConfig, rank: RankConfig, *, seed: tuple[int, ...] = (0,)) -> ChooseSettings:
@@ -80,22 +81,21 @@ class ChooseSettings:
             raise UsageError(f"budget is {self.budget}", expected="at least 0 nodes")
         if not 0.0 <= self.diversity_ratio <= 1.0:
             raise UsageError(f"diversity_ratio is {self.diversity_ratio}", expected="0 <= diversity_ratio <= 1")
-        if self.quota not in ("none", "class") or self.select not in ("ecgl", "random"):
-            raise UsageError(
-                f"quota is {self.quota!r}, select {self.select!r}", expected="none or class; ecgl or random"
-            )
+        if self.quota not in get_args(Quota) or self.select not in get_args(Select):
+            expected = "; ".join(" or ".join(get_args(words)) for words in (Quota, Select))
+            raise UsageError(f"quota is {self.quota!r}, select {self.select!r}", expected=expected)
         if self.gamma is not None and not 0.0 < self.gamma < math.inf:
             raise UsageError(f"gamma is {self.gamma}", expected="gamma > 0")
 
     @property
     def is_random(self) -> bool:
-        """Whether nothing is ranked."""
-        return self.select == "random" or not (self.importance or self.diversity)
+        """Whether the choice is by chance."""
+        return self.select == "random" or (self.select == "ecgl" and not (self.importance or self.diversity))
 
     @property
     def places(self) -> tuple[int, int]:
-        """Places by importance and by diversity; none where the choice is by chance."""
-        if self.is_random:
+        """Places by importance and by diversity; none where the choice is another."""
+        if self.is_random or self.select != "ecgl":
             return 0, 0
         ratio = self.diversity_ratio if self.importance else 1.0
         by_diversity = math.floor(self.budget * ratio) if self.diversity else 0
@@ -118,8 +118,9 @@ class ChooseStats:
     """Sweeps of PageRank; None where it did not run."""
     converged: bool | None
     read_bytes: int
+    """What the rankings read."""
     seconds: dict[str, float]
-    """What ``attributes``, ``importance`` and ``diversity`` took, as far as they ran."""
+    """What ``attributes``, ``importance`` and ``diversity`` took, or ``herding``, or ``kmeans``, as far as they ran."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ def plan_choose(
     num_edges: int = 0,
     num_values: int | None = None,
     rank_columns: int | None = None,
+    num_classes: int = 1,
     room_bytes: int,
     threads: int,
 ) -> StagePlan:
@@ -152,10 +154,13 @@ def plan_choose(
         Stored values where features are sparse; None for dense ones, which count as float32.
     rank_columns
         Columns of ``rank_features``, where importance is not of the store's features. The array itself is the caller's.
+    num_classes
+        Classes among the candidates, at most.
 
     Memory
     ------
-    ``64 candidates`` + the largest of these, rankings as far as they have places, where N = nodes and K = columns:
+    ``64 candidates`` + what ``plan_typical`` says, by herding or k-means; else + the largest of these, rankings as far
+    as they have places, where N = nodes and K = columns:
 
     the choice itself, once all are ranked: ``160 budget`` and 6 MiB;
 
@@ -168,6 +173,11 @@ def plan_choose(
     Where not everything fits the budget, attributes and diversity take what there is, and more passes.
     """
     held = CANDIDATE_BYTES * num_candidates
+    if settings.select in ("herding", "kmeans") and settings.budget < num_candidates:
+        groups = num_classes if settings.quota == "class" else 1
+        typical = TypicalSizes(num_nodes, num_features, num_candidates, settings.budget, groups)
+        values = num_nodes * num_features if num_values is None else 2 * num_values
+        return _plan_typical(typical, settings.select, held, 4 * values, num_edges, room_bytes)
     by_importance, by_diversity = settings.places if settings.budget < num_candidates else (0, 0)
     stored = FeatureSizes.stored(num_nodes, num_features, num_values)
     restarts = stored if rank_columns is None else FeatureSizes(num_nodes, rank_columns)
@@ -194,6 +204,22 @@ def plan_choose(
         read_bytes=feature_passes * stored.stored_bytes + (sweeps + (by_diversity > 0)) * num_edges * EDGE_BYTES,
         passes=sweeps,
         setting="bank.select" if largest else "",
+    )
+
+
+def _plan_typical(
+    sizes: TypicalSizes, select: Typical, held_bytes: int, feature_bytes: int, num_edges: int, room_bytes: int
+) -> StagePlan:
+    plan = plan_typical(sizes, select, room_bytes=max(room_bytes - held_bytes, 0))
+    return StagePlan(
+        STAGE,
+        held_bytes + plan.host_bytes,
+        f"{CANDIDATE_BYTES} bytes for each of {sizes.num_candidates:,} candidates + {format_bytes(plan.host_bytes)} "
+        f"for the {select} of rows that have passed along the edges of {sizes.num_nodes:,} nodes",
+        read_bytes=plan.column_groups * (feature_bytes + HOPS * EDGE_BYTES * num_edges),
+        written_bytes=plan.written_bytes,
+        passes=plan.passes,
+        setting="bank.select",
     )
 
 
@@ -245,6 +271,20 @@ def choose_nodes(
     elif settings.is_random:
         scores = np.random.default_rng(settings.seed).random(ids.size)
         picks = Picks(top_nodes(scores, settings.budget, labels=own, quota=settings.quota))
+    elif settings.select in ("herding", "kmeans"):
+        with ranking.clock.stage(settings.select):
+            picks = Picks(
+                choose_typical(
+                    graph,
+                    ids,
+                    own if settings.quota == "class" else np.zeros_like(own),
+                    resources,
+                    select=settings.select,
+                    budget=settings.budget,
+                    seed=settings.seed if isinstance(settings.seed, tuple) else (settings.seed,),
+                    directory=journal_directory,
+                )
+            )
     else:
         # Scores of the candidates are copies: those of all nodes are dropped before the next ranking.
         if by_importance:

@@ -22,29 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ecgl_kernels._jit import inline, kernel
+from ecgl_kernels._jit import kernel
+from ecgl_kernels._sum import sum_lanes
 
 Columns = NDArray[np.integer[Any]]
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float32]
-
-
-@inline
-def _sum_lanes(terms: Vector) -> float:
-    whole = terms.size - terms.size % 8
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-    for j in range(0, whole, 8):
-        s0 += terms[j]
-        s1 += terms[j + 1]
-        s2 += terms[j + 2]
-        s3 += terms[j + 3]
-        s4 += terms[j + 4]
-        s5 += terms[j + 5]
-        s6 += terms[j + 6]
-        s7 += terms[j + 7]
-    for j in range(whole, terms.size):
-        s0 += terms[j]
-    return ((s0 + s4) + (s1 + s5)) + ((s2 + s6) + (s3 + s7))
 
 
 @kernel
@@ -60,7 +43,7 @@ def weigh_rows(x: Matrix, gamma: float, exponents: Vector, scaled: Matrix, linea
     for i in range(num_rows):
         for j in range(width):
             terms[j] = np.float64(x[i, j]) * np.float64(x[i, j])
-        exponents[i] = gamma * _sum_lanes(terms)
+        exponents[i] = gamma * sum_lanes(terms)
         least = min(least, exponents[i])
     total = 0.0
     for j in range(width):
@@ -95,7 +78,7 @@ def evaluate_rows(x: Matrix, product: Matrix, factor: float, linear: Vector, lea
     for i in range(num_rows):
         for j in range(width):
             terms[j] = np.float64(x[i, j]) * (linear[j] + np.float64(product[i, j]))
-        values[i] = math.exp(least - values[i]) * (1.0 + factor * _sum_lanes(terms))
+        values[i] = math.exp(least - values[i]) * (1.0 + factor * sum_lanes(terms))
 
 
 @kernel

@@ -14,7 +14,7 @@ from ecgl_scale.engine.scripted import ScriptedExecutor
 from ecgl_scale.errors import DoesNotFitError, EcglError, UsageError
 from ecgl_scale.graph import propagate
 from ecgl_scale.graph.convolution import Norm
-from ecgl_scale.graph.propagate import StreamedPropagation, one_hop_features
+from ecgl_scale.graph.propagate import StreamedPropagation, hop_features, one_hop_features
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB
@@ -74,6 +74,25 @@ def test_propagated_rows_have_the_same_bits_in_any_memory(
     assert np.array_equal(narrow, wanted)
     with pytest.raises(DoesNotFitError):
         one_hop_features(graph, local, at(memory=smallest - 1), path=tmp_path / "b")
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_rows_may_pass_several_edges_and_have_the_same_bits_in_any_memory(
+    tmp_path: Path, graph: GraphStore, norm: Norm, x: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, p = np.arange(4, NUM_NODES, 3), dense_matrix(graph, norm)
+    wanted = hop_features(graph, local, at(), hops=3, norm=norm, path=tmp_path / "unused")
+    assert np.allclose(wanted, (p @ p @ p @ x)[local], rtol=1e-4, atol=1e-4)
+    once = hop_features(graph, local, at(), hops=1, norm=norm, path=tmp_path / "unused")
+    assert once.tobytes() == one_hop_features(graph, local, at(), norm=norm, path=tmp_path / "unused").tobytes()
+    monkeypatch.setattr("ecgl_scale.engine.resources.own_memory_bytes", lambda: 0)
+    smallest = (12 + 8 * 4) * NUM_NODES + 48 * MIB
+    given = {"hops": 3, "norm": norm, "path": tmp_path / "rows", "besides_bytes": MIB}
+    narrow = hop_features(graph, local, at(memory=smallest + MIB), **given)
+    assert isinstance(narrow, np.memmap)
+    assert np.array_equal(narrow, wanted)
+    with pytest.raises(DoesNotFitError):
+        hop_features(graph, local, at(memory=smallest + MIB - 1), **given)
 
 
 def test_the_plan_counts_what_is_held(tmp_path: Path, graph: GraphStore) -> None:

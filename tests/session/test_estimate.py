@@ -45,6 +45,8 @@ def seconds_of(config: RunConfig, rates: MachineRates = TYPICAL) -> dict[str, fl
         ("tasks.eval_scope=both", "tasks.evaluate=every:2"),
         ("tasks.eval_scope=both", "tasks.evaluate=last"),
         ("bank.select=random",),
+        ("bank.select=herding",),
+        ("bank.select=kmeans",),
     ],
     ids=" ".join,
 )

@@ -370,6 +370,8 @@ def test_minibatches_take_a_step_each(finish: Run, drawn: Drawn) -> None:
         ("bank.importance=false", False, True),
         ("bank.diversity=false", True, False),
         ("bank.select=random", False, False),
+        ("bank.select=herding", False, False),
+        ("bank.select=kmeans", False, False),
     ],
 )
 def test_ablations_choose_as_many_nodes_by_other_scores(

@@ -38,7 +38,7 @@ class Ecgl(Method):
         labels = context.stream.labels_of(nodes)
         journal = context.work / "rank"
         outputs = None
-        if context.config.rank.features == "logits":
+        if _ranks_outputs(context.config):
             outputs = _outputs(context, nodes)
         chosen = choose_nodes(
             graph,
@@ -62,7 +62,7 @@ class Ecgl(Method):
 
 
 def _plan_ranking(config: RunConfig, sizes: TaskSizes) -> StagePlan:
-    num_nodes, by_outputs = sizes.num_nodes, config.rank.features == "logits"
+    num_nodes, by_outputs = sizes.num_nodes, _ranks_outputs(config)
     ranking = plan_choose(
         num_nodes,
         sizes.num_features,
@@ -71,6 +71,7 @@ def _plan_ranking(config: RunConfig, sizes: TaskSizes) -> StagePlan:
         num_edges=sizes.num_edges,
         num_values=None if sizes.values_a_row is None else int(sizes.values_a_row * num_nodes) + 1,
         rank_columns=sizes.num_classes if by_outputs else None,
+        num_classes=sizes.num_classes,
         room_bytes=sizes.room_bytes,
         threads=sizes.threads,
     )
@@ -79,6 +80,11 @@ def _plan_ranking(config: RunConfig, sizes: TaskSizes) -> StagePlan:
     making = sizes.rows_bytes(num_nodes) + sizes.epoch_bytes
     outputs = 4 * num_nodes * sizes.num_classes
     return replace(ranking, host_bytes=max(ranking.host_bytes, making) + outputs)
+
+
+def _ranks_outputs(config: RunConfig) -> bool:
+    """Whether importance compares what the model says, which is then needed of every node."""
+    return config.rank.features == "logits" and choose_settings(config, 0).places[0] > 0
 
 
 def _outputs(context: Context, nodes: Ids) -> NDArray[np.float32]:

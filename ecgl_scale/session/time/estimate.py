@@ -4,7 +4,8 @@ extract    every edge of the store looked at for every graph, the graph's own so
 train      epochs x (4 operations a row and first weight, 6 a later one; the hidden layers; a step of the optimizer);
            as gcn the hidden and output columns along every edge, there and back: messages of the features stay as they
            are and are sent once, before the first layer where that is the narrow side
-remember   sweeps over the edges, 2 operations a node and pair of columns, all columns along every edge
+remember   sweeps over the edges, 2 operations a node and pair of columns, all columns along every edge; herding and
+           k-means: all columns along every edge twice, and a product a candidate, column and pass
 evaluate   of each graph that is tested on: 2 operations a node and weight, the narrow side of a layer along every edge;
            in the scope `task` after every task each so far, in the scope `seen` one
 
@@ -42,6 +43,8 @@ PAIR_COST = 16.0
 """Two values of a sparse row, in the attribute vector: each pair has a place of its own in memory."""
 COPY_COST = 0.3
 """A number that is read from the page cache."""
+PRODUCT_COST = 0.4
+"""A number of a row that herding and k-means multiply."""
 
 # In operations of the best matrix products:
 OPERATION_COST = 1.1
@@ -191,6 +194,13 @@ class _Work:
             return total
         total += len(self._nodes) * STEP_SECONDS
         nodes, edges = sum(self._nodes), sum(self._edges)
+        if self._config.bank.select in (
+            "herding",
+            "kmeans",
+        ):  # rows that have passed two edges, then products of candidates' rows
+            products = self._num_features * sum(self._rows) * stage.passes / len(self._nodes)
+            total += 2 * self._send(edges, self._num_features) + products * PRODUCT_COST / self._rates.edges
+            return total + self._values(self._columns * nodes)
         sweeps = SWEEP_SHARE * stage.passes / len(self._nodes)
         total += edges * sweeps * SWEEP_COST / self._rates.edges + self._send(edges, self._columns)
         pairs = nodes * self._columns**2
