@@ -20,7 +20,8 @@ demo: $(READY)
 	cd demo && ../$(BIN)/ecgl run ../configs/demo.yaml --out finetune --set method=finetune --set cache=tasks
 	cd demo && ../$(BIN)/ecgl run ../configs/demo.yaml --out joint --set method=joint --set cache=tasks
 	cd demo && ../$(BIN)/ecgl run ../configs/demo.yaml --out ecgl --set cache=tasks
-	$(BIN)/ecgl report demo/finetune demo/ecgl demo/joint --html demo/report.html
+	cd demo && ../$(BIN)/ecgl run ../configs/demo.yaml --out analytic --set method=analytic --set cache=tasks
+	$(BIN)/ecgl report demo/finetune demo/ecgl demo/analytic demo/joint --html demo/report.html
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -436,7 +436,7 @@ def _no_scaling(run: Path) -> None:
         (_other_hidden, "widths [16, 24, 6], as the config has them"),
         (_more_layers, "the weights have the widths [16, 24, 24, 6]"),
         (_other_features, "the weights have the widths [20, 24, 6]"),
-        (_no_biases, "learn.bias is true"),
+        (_no_biases, "the model has a bias by its config"),
         (_bad_config, "there is no key learn.epoch"),
         (_cut_weights, "model.safetensors"),
         (_no_weights, "model.safetensors"),

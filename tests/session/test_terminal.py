@@ -38,7 +38,7 @@ def test_into_a_file_go_plain_lines_without_control_characters(config: Path, tmp
     lines = [line.partition(" ")[2] for line in said.splitlines()]
     assert any(re.fullmatch(r"task 2 of 3, train: [\d.]+ s, peak .* of .* planned", line) for line in lines)
     assert [line for line in lines if "learned" in line] == [
-        line for line in lines if re.fullmatch(r"task \d of 3 learned: AA [\d.]+", line)
+        line for line in lines if re.fullmatch(r"task \d of 3 learned: AA [\d.]+, seen [\d.]+", line)
     ]
 
 

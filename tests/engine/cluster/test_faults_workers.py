@@ -84,8 +84,9 @@ def test_a_worker_killed_at_random_times_changes_no_bit(workers: ScriptedWorkers
         while not stop.wait(float(rng.uniform(0.2, 1.2))) and len(killed) < 3:
             with suppress(ClusterLostError, OSError):  # one is lost already, and its successor not yet there
                 pids = [facts.pid for facts in cluster.describe({})]
-                os.kill(int(rng.choice(pids)), signal.SIGKILL)
-                killed.append(1)
+                if pids:  # none where one is lost and its successor not yet there
+                    os.kill(int(rng.choice(pids)), signal.SIGKILL)
+                    killed.append(1)
 
     killer = threading.Thread(target=kill_now_and_then)
     killer.start()
