@@ -1,7 +1,8 @@
 """Rates of one core of this machine, from the program's own reports; and what two workers really take.
 
-A rate comes from a small graph and one process; what is checked is another, larger graph, with one process of all cores
-and with worker processes of one core each. So the check can fail: nothing that is predicted was used as a rate.
+A rate comes from a small graph and one process, but for what two workers fill of one machine's memory at once, which
+takes two; what is checked is another, larger graph, with one process of all cores and with worker processes of one core
+each. So the check can fail: nothing that is predicted was used as a rate.
 """
 
 from __future__ import annotations
@@ -95,9 +96,11 @@ def measure_rates(stores: Stores, tiny: Stores, work: Path, sweeps: int, repeats
     taken = medians(lambda: rank_seconds(stores, work, sweeps), repeats)
     begin = medians(lambda: rank_seconds(tiny, work, 2), repeats)
     elsewhere = medians(lambda: rank_seconds(tiny, work, 2, "--workers", "1", "--worker-threads", "1"), repeats)
+    two = medians(lambda: rank_seconds(stores, work, 2, "--workers", "2", "--worker-threads", "1"), repeats)
     kron, sbm = stores.kron_graph, stores.sbm_graph
     read, written = _place_rates(work / "place", repeats)
     loading = max(taken["loading"] - begin["loading"], 0.1 * taken["loading"])
+    shared = max(two["loading"] - elsewhere["loading"], 0.1 * two["loading"])
     walking = max(taken["diversity"] - taken["loading"], 0.1 * taken["diversity"])
     growing = max(taken["attribute"] - begin["attribute"], 0.1 * taken["attribute"])
     return Rates(
@@ -106,6 +109,7 @@ def measure_rates(stores: Stores, tiny: Stores, work: Path, sweeps: int, repeats
         sweep_edges=kron.edges / taken["sweep"] / cores,
         distance_values=(sbm.edges + sbm.nodes) * sbm.features / walking / cores,
         column_bytes=4 * sbm.nodes * sbm.features / loading,
+        shared_column_bytes=4 * sbm.nodes * sbm.features / shared,
         flops=_flops(repeats),
         place_read_bytes=read,
         place_write_bytes=written,

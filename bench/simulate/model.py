@@ -28,6 +28,8 @@ class Rates:
     column_bytes: float
     """Bytes of features that a machine reads, checks and cuts into columns, for diversity: memory is the limit, and one
     core reaches it."""
+    shared_column_bytes: float
+    """The same for each of two workers on one machine that do it at once: both fill fresh memory, each its own."""
     flops: float
     place_read_bytes: float
     """Rows in files that others wrote, from the page cache, with their checksum."""
@@ -170,7 +172,9 @@ class _Job:
         held = 0.6 * self.machine.memory_bytes
         passes = max(1, math.ceil(4 * self.graph.nodes * self.graph.features / held))
         loaded = 4 * self.graph.nodes * self.graph.features * passes
-        loading = max(self.machine.num_sharing * loaded / self.rates.column_bytes, self._transfer(loaded))
+        sharing = self.machine.num_sharing
+        rate = self.rates.column_bytes if sharing == 1 else self.rates.shared_column_bytes * 2 / sharing
+        loading = max(loaded / rate, self._transfer(loaded))
         gathered = (self.graph.edges + self.graph.nodes) * self.graph.features
         walking = gathered / (self.cores * self.rates.distance_values)
         squares = 16 * self.graph.nodes / self.num * passes

@@ -28,6 +28,7 @@ def _rates(record: dict[str, Any]) -> str:
         "sweep_edges": ("edges of a sweep", 1e6, "M/s"),
         "distance_values": ("numbers gathered along edges", 1e9, "G/s"),
         "column_bytes": ("features read and checked (all cores: memory is the limit)", 1e9, "GB/s"),
+        "shared_column_bytes": ("the same, each of two workers at once", 1e9, "GB/s"),
         "flops": ("products", 1e9, "GFLOP/s"),
         "place_read_bytes": ("rows in files, read with their checksum", 1e9, "GB/s"),
         "place_write_bytes": ("rows in files, written with their checksum", 1e9, "GB/s"),
