@@ -145,6 +145,7 @@ class Analytic(Method):
         """Keep the sums; a run that was killed since reads them from the files of the task's classes."""
         if self._learned is None or self._learned[0] != context.task.index:
             self._learned = context.task.index, self._add_task(context)
+            self._solve(self._learned[1], context.config)  # the strength is kept, too
         before, self.kept = self.kept, self._learned[1]
         self._learned = None
         # A kill may go back by one task, so what the last state names stays too.
