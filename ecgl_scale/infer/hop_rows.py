@@ -118,6 +118,13 @@ InputRows: TypeAlias = "Matrix | HopRows"
 """Rows of a model's input, some of which are asked for by ``rows[local]``."""
 
 
+def input_rows(
+    made: ModelInput, features: FeatureReader, hops: Sequence[Matrix], mapping: RandomFeatures | None
+) -> InputRows:
+    """The rows that a model is given: stacked hops, or the features after the last hop as they are."""
+    return HopRows(made, features, hops, mapping) if made.is_stacked else hops[-1]
+
+
 def draw_map(made: ModelInput, num_features: int, resources: Resources) -> RandomFeatures | None:
     """The random numbers of an input that is mapped; they are the same for every graph with so many features."""
     if not made.width:

@@ -14,7 +14,7 @@ from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.infer.feature_reader import FeatureReader
-from ecgl_scale.infer.hop_rows import HopRows, InputRows, draw_map, propagate_hops
+from ecgl_scale.infer.hop_rows import draw_map, input_rows, propagate_hops
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference, plan_inference_worker
 from ecgl_scale.infer.random_features import RandomFeatures
 from ecgl_scale.session.predict import rows_at_once
@@ -90,9 +90,7 @@ def _infer_propagated(model: SavedModel, graph: GraphStore, work: Path, resource
     started = time.perf_counter()
     norm, made = model.config.infer.norm, model.made
     hops = propagate_hops(graph, made, resources, norm=norm, scaling=model.scaling, directory=work)
-    rows: InputRows = hops[-1] if hops else np.empty((0, 0), np.float32)
-    if made.is_stacked:
-        rows = HopRows(made, FeatureReader(graph, model.scaling), hops, model_map(model, resources))
+    rows = input_rows(made, FeatureReader(graph, model.scaling), hops, model_map(model, resources))
     logits, step = np.empty((graph.num_nodes, model.weights.num_classes), np.float32), rows_at_once(made)
     for start in range(0, graph.num_nodes, step):
         local = np.arange(start, min(start + step, graph.num_nodes))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.infer.feature_reader import FeatureReader
-from ecgl_scale.infer.hop_rows import HopRows, InputRows, draw_map, propagate_hops
+from ecgl_scale.infer.hop_rows import InputRows, draw_map, input_rows, propagate_hops
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.model_input import ModelInput
 from ecgl_scale.infer.random_features import RandomFeatures
@@ -109,7 +109,8 @@ class Predictor:
             graph, nodes = self.training_graph(task)
             own = positions_of(nodes, task.node_ids)
             hops = self._propagate(graph, own, f"propagated-{task.index}")
-            self._propagated[task.index] = self._rows(self._graphs.own(task), hops)
+            own_features = FeatureReader(self._graphs.own(task))
+            self._propagated[task.index] = input_rows(self._made, own_features, hops, self._mapping)
         return self._propagated[task.index]
 
     def _features_of_all_seen(self, after: Task) -> InputRows:
@@ -122,7 +123,7 @@ class Predictor:
             shutil.rmtree(self._work / f"propagated-seen-{after.index - 1}", ignore_errors=True)
             graph = self._graphs.seen(after)
             hops = self._propagate(graph, None, f"propagated-seen-{after.index}")
-            self._of_all_seen = after.index, self._rows(graph, hops)
+            self._of_all_seen = after.index, input_rows(self._made, FeatureReader(graph), hops, self._mapping)
         return self._of_all_seen[1]
 
     def _propagate(self, graph: GraphStore, own: Ids | None, name: str) -> list[Matrix]:
@@ -131,11 +132,6 @@ class Predictor:
         directory.mkdir(parents=True, exist_ok=True)
         norm = self._config.infer.norm
         return propagate_hops(graph, self._made, self._resources, norm=norm, own=own, directory=directory)
-
-    def _rows(self, graph: GraphStore, hops: list[Matrix]) -> InputRows:
-        if not self._made.is_stacked:
-            return hops[-1]
-        return HopRows(self._made, FeatureReader(graph), hops, self._mapping)
 
     def logits(self, weights: SharedWeights, on: Task, ids: Ids) -> Matrix:
         """Outputs for some nodes of a task, on the graph that it is trained on."""
