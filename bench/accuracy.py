@@ -32,7 +32,7 @@ from ecgl_scale.engine.threads import available_cores
 DATA = Path(__file__).parents[2] / "shared" / "data"
 SETTINGS = ("task-il", "class-il")
 EPOCHS = 100
-MEASURES = ("aa", "af", "aa_seen", "af_seen", "aa_micro", "seconds", "peak_bytes")
+MEASURES = ("aa", "af", "aa_seen", "af_seen", "aa_micro", "seconds", "cpu_seconds", "peak_bytes")
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def run_job(job: Job) -> dict[str, Any]:
     torch.set_num_threads(job.threads)
     out = job.work / f"run-{job.graph}-{job.row}-{job.setting}-{job.seed}"
     shutil.rmtree(out, ignore_errors=True)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     try:
         results = run(job.config, out)
     finally:
@@ -214,6 +214,7 @@ def run_job(job: Job) -> dict[str, Any]:
         "split_hash": results["split_hash"],
         "peak_bytes": max(stage["peak_bytes"] for stage in results["stages"].values()),
         "seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu_started,
         "stage_seconds": {name: stage["seconds"] for name, stage in results["stages"].items()},
     }
 
@@ -252,8 +253,8 @@ class Record:
         row["seeds"][str(job.seed)] = result
         runs = [row["seeds"][seed] for seed in sorted(row["seeds"], key=int)]
         for name in MEASURES:
-            if all(name in run for run in runs):
-                row[name] = describe([run[name] for run in runs])
+            if any(name in run for run in runs):
+                row[name] = describe([run.get(name) for run in runs])
         self.save()
 
     def save(self) -> None:

@@ -2,8 +2,9 @@
 
     python -m bench.simulate [--scale 22] [--check-scale 24] [--nodes 1200000] [--check-nodes 3600000] [--sweeps 10]
 
-Rates are measured on the smaller graphs with one process; the larger ones are then predicted and measured, with one
-process of all cores and with two workers of one core each. The record has both, the ratio, and the tables.
+Rates are measured on the smaller graphs with one process; the larger ones are predicted and measured, with one process
+of all cores and with two workers of one core each, in turns with the smaller ones. The record has both, the ratio, and
+the tables.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import DEFAULT_WORK, save
-from bench.simulate.measure import Stores, make_stores, measure_rates, medians, rank_seconds
+from bench.simulate.measure import Seconds, Stores, make_stores, measure_in_turns, rates_of
 from bench.simulate.model import Graph, Machine, Rates, as_rows, simulate
 
 GB = 1e9
@@ -37,11 +38,12 @@ def run(work: Path, scales: tuple[int, int], nodes: tuple[int, int], sweeps: int
     """Rates, the check here, and the tables."""
     small = make_stores(work, scales[0], nodes[0])
     tiny = make_stores(work, TINY_SCALE, nodes[0] // 50)
-    rates = measure_rates(small, tiny, work, sweeps, repeats)
     large = make_stores(work, scales[1], nodes[1])
+    measured = measure_in_turns(small, tiny, large, work, sweeps, repeats)
+    rates = rates_of(measured, small, work, repeats)
     checks = [
-        _check(large, work, sweeps, repeats, rates, num_workers=1),
-        _check(large, work, sweeps, repeats, rates, num_workers=2),
+        _check(large, rates, measured.one_large, num_workers=1),
+        _check(large, rates, measured.two_large, num_workers=2),
     ]
     for path in (*tiny.paths, *small.paths, *large.paths):
         shutil.rmtree(path)
@@ -51,13 +53,11 @@ def run(work: Path, scales: tuple[int, int], nodes: tuple[int, int], sweeps: int
         for name, machine in MACHINES.items()
         for count in COUNTS
     ]
-    return {"rates": asdict(rates), "checks": checks, "tables": tables}
+    return {"rates": asdict(rates), "measured_seconds": asdict(measured), "checks": checks, "tables": tables}
 
 
-def _check(stores: Stores, work: Path, sweeps: int, repeats: int, rates: Rates, *, num_workers: int) -> dict[str, Any]:
+def _check(stores: Stores, rates: Rates, measured: Seconds, *, num_workers: int) -> dict[str, Any]:
     """Predicted and measured seconds: one process with two threads, or two workers with a thread each."""
-    options = ("--threads", "2") if num_workers == 1 else ("--workers", str(num_workers), "--worker-threads", "1")
-    measured = medians(lambda: rank_seconds(stores, work, sweeps, *options), repeats)
     memory = 8 * GB  # files are in the page cache: as fast as memory is copied
     here = Machine(2 // num_workers, memory, 10 * GB, 20 * GB, 10 * GB, num_sharing=num_workers)
     predicted = {

@@ -24,6 +24,9 @@ from ecgl_scale.engine.place import FilePlace
 
 FEATURES = 64
 
+Seconds = dict[str, float]
+"""By stage."""
+
 
 @dataclass(frozen=True)
 class Stores:
@@ -58,7 +61,7 @@ def _graph(stdout: str) -> Graph:
     return Graph("measured", info["num_nodes"], info["num_edges"], info["num_features"] or 0, 10, 0)
 
 
-def rank_seconds(stores: Stores, work: Path, sweeps: int, *options: str) -> dict[str, float]:
+def rank_seconds(stores: Stores, work: Path, sweeps: int, *options: str) -> Seconds:
     """Seconds of a sweep, of the attribute vector and of diversity, by the report of ``ecgl rank``, each by itself."""
     out = work / "scores.parquet"
     fixed = ("--out", str(out), "--tol", "0", "--max-iter", str(sweeps), "--json", *options)
@@ -81,22 +84,50 @@ def _report(*arguments: str) -> dict[str, Any]:
     return found
 
 
-def medians(measure: Callable[[], dict[str, float]], repeats: int) -> dict[str, float]:
-    """Medians by name."""
-    runs = [measure() for _ in range(repeats)]
-    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+@dataclass(frozen=True)
+class Measured:
+    """Median seconds of each stage, of every graph and way that is looked at."""
+
+    taken: Seconds
+    """The small graphs, by one process."""
+    begin: Seconds
+    """The tiny ones: what does not grow with the graph, and is no part of a rate."""
+    elsewhere: Seconds
+    """The tiny ones, by one worker."""
+    two: Seconds
+    """The small ones, by two workers."""
+    one_large: Seconds
+    """What is predicted: the large ones by one process of two threads."""
+    two_large: Seconds
+    """And by two workers of a thread each."""
 
 
-def measure_rates(stores: Stores, tiny: Stores, work: Path, sweeps: int, repeats: int) -> Rates:
-    """What one core does, from a process that has all of them; and what files and messages cost.
+def measure_in_turns(small: Stores, tiny: Stores, large: Stores, work: Path, sweeps: int, repeats: int) -> Measured:
+    """Everything once, then everything again: the speed of a shared machine drifts, and so it drifts for all alike."""
+    one_worker, two_workers = (("--workers", count, "--worker-threads", "1") for count in "12")
+    runs = [
+        {
+            "taken": rank_seconds(small, work, sweeps),
+            "one_large": rank_seconds(large, work, sweeps, "--threads", "2"),
+            "two": rank_seconds(small, work, 2, *two_workers),
+            "two_large": rank_seconds(large, work, sweeps, *two_workers),
+            "begin": rank_seconds(tiny, work, 2),
+            "elsewhere": rank_seconds(tiny, work, 2, *one_worker),
+        }
+        for _ in range(repeats)
+    ]
+    return Measured(
+        **{
+            way: {stage: statistics.median(run[way][stage] for run in runs) for stage in seconds}
+            for way, seconds in runs[0].items()
+        }
+    )
 
-    What a stage takes of a tiny graph does not grow with the graph, and is no part of a rate.
-    """
+
+def rates_of(measured: Measured, stores: Stores, work: Path, repeats: int) -> Rates:
+    """What one core does, from a process that has all of them; and what files and messages cost."""
     cores = len(os.sched_getaffinity(0))
-    taken = medians(lambda: rank_seconds(stores, work, sweeps), repeats)
-    begin = medians(lambda: rank_seconds(tiny, work, 2), repeats)
-    elsewhere = medians(lambda: rank_seconds(tiny, work, 2, "--workers", "1", "--worker-threads", "1"), repeats)
-    two = medians(lambda: rank_seconds(stores, work, 2, "--workers", "2", "--worker-threads", "1"), repeats)
+    taken, begin, elsewhere, two = measured.taken, measured.begin, measured.elsewhere, measured.two
     kron, sbm = stores.kron_graph, stores.sbm_graph
     read, written = _place_rates(work / "place", repeats)
     loading = max(taken["loading"] - begin["loading"], 0.1 * taken["loading"])
