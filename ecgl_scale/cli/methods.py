@@ -12,17 +12,18 @@ TITLES = {
     "name": "name",
     "category": "category",
     "backbones": "trained as",
+    "choose_when": "when to use it",
     "stores": "keeps of old tasks",
     "cost": "an epoch",
     "reference": "reference",
 }
 NARROW = ("name", "category", "backbones")
 """Columns that are never cut into lines."""
-MIN_WIDTH = 100
+MIN_WIDTH = 120
 
 
 def methods(as_json: Json = False) -> None:
-    """List the methods: what each keeps of old tasks, what an epoch costs, where it was published."""
+    """List the methods: when to use each, what it keeps of old tasks, what an epoch costs, where it was published."""
     from ecgl_scale.session.methods import describe_methods
 
     found = [asdict(method) for method in describe_methods()]

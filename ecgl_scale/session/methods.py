@@ -15,6 +15,8 @@ class MethodDescription:
     name: str
     category: str
     """bound, regularisation, replay or closed form."""
+    choose_when: str
+    """What it is good for, by our records."""
     stores: str
     """What it keeps of old tasks."""
     cost: str
@@ -29,7 +31,15 @@ def describe_methods() -> list[MethodDescription]:
     """All methods, by category, then by name."""
     order = {"bound": 0, "regularisation": 1, "replay": 2, "closed form": 3}
     found = [
-        MethodDescription(kind.name, kind.category, kind.stores, kind.cost, tuple(kind.backbones), kind.reference)
+        MethodDescription(
+            name=kind.name,
+            category=kind.category,
+            choose_when=kind.choose_when,
+            stores=kind.stores,
+            cost=kind.cost,
+            backbones=tuple(kind.backbones),
+            reference=kind.reference,
+        )
         for kind in built_in_methods().values()
     ]
     return sorted(found, key=lambda method: (order.get(method.category, len(order)), method.name))

@@ -191,6 +191,8 @@ class Method:
 
     name: ClassVar[str]
     """As a config names it, and its section of the config; that of its file."""
+    choose_when: ClassVar[str] = ""
+    """What a user chooses it for, by the records of bench/."""
     category: ClassVar[str] = "bound"
     """bound, regularisation, replay or closed form."""
     stores: ClassVar[str] = "nothing"

@@ -77,6 +77,7 @@ class Cat(Method):
     """Keeps a condensed graph of each task and learns from nothing else."""
 
     name: ClassVar[str] = "cat"
+    choose_when: ClassVar[str] = "where a few made-up nodes are all that may be kept"
     place: ClassVar[int] = 100
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "cat.nodes synthetic nodes a task, features and label"

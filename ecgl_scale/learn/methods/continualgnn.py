@@ -85,6 +85,7 @@ class Continualgnn(Method):
     """Replay of a class-quota reservoir, EWC towards it, and detection where the graph grows."""
 
     name: ClassVar[str] = "continualgnn"
+    choose_when: ClassVar[str] = "to compare with its paper: a memory of a few hundred nodes"
     place: ClassVar[int] = 120
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "memory_nodes nodes in all, features and label; last weights, importances"

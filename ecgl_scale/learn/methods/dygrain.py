@@ -68,6 +68,7 @@ class Dygrain(Method):
     """A reconstruction: influenced old nodes are trained again, forgotten ones distilled."""
 
     name: ClassVar[str] = "dygrain"
+    choose_when: ClassVar[str] = "to compare with its paper: as good as ecgl in task-IL"
     place: ClassVar[int] = 110
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "bank.budget nodes a task, features and label; last weights; uses old nodes of its graph"

@@ -61,6 +61,7 @@ class Ergnn(Method):
     """Keeps the most typical (MF) or the best separated (CM) nodes of each class."""
 
     name: ClassVar[str] = "ergnn"
+    choose_when: ClassVar[str] = "to compare: far below ecgl in class-IL"
     place: ClassVar[int] = 80
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "bank.budget nodes a task, features and label"

@@ -48,6 +48,7 @@ class Ewc(Anchored):
     """Keeps anchors: the old tasks' weights and Fishers, summed up."""
 
     name: ClassVar[str] = "ewc"
+    choose_when: ClassVar[str] = "where no old data may be kept and a node's task is known (task-IL)"
     place: ClassVar[int] = 40
     cost: ClassVar[str] = "one pass over the task's rows"
     reference: ClassVar[str] = "Overcoming catastrophic forgetting in neural networks (Kirkpatrick et al., PNAS 2017)"

@@ -11,5 +11,6 @@ class Finetune(Method):
     """Learns one task after the other and keeps nothing."""
 
     name: ClassVar[str] = "finetune"
+    choose_when: ClassVar[str] = "to see what is forgotten without any care: the lower bound"
     place: ClassVar[int] = 10
     remark: ClassVar[str] = "`finetune` forgets freely (lower bound)"

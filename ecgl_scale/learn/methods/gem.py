@@ -56,6 +56,7 @@ class Gem(Method):
     """Keeps nodes of every task."""
 
     name: ClassVar[str] = "gem"
+    choose_when: ClassVar[str] = "to compare: at or below ecgl, several times its time"
     place: ClassVar[int] = 60
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "gem.memory_nodes nodes a task, features and label; as gcn the old task graphs"

@@ -16,6 +16,7 @@ class Joint(Method):
     """Uses all old data, each task on its own columns in task-IL."""
 
     name: ClassVar[str] = "joint"
+    choose_when: ClassVar[str] = "where all old rows may be kept and learned again: the upper bound"
     place: ClassVar[int] = 20
     stores: ClassVar[str] = "the training rows of all tasks"
     cost: ClassVar[str] = "one pass over the rows of all tasks so far"

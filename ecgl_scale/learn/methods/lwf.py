@@ -46,6 +46,7 @@ class Lwf(Method):
     """Keeps the last weights."""
 
     name: ClassVar[str] = "lwf"
+    choose_when: ClassVar[str] = "to compare: in class-IL no better than finetune"
     place: ClassVar[int] = 30
     category: ClassVar[str] = "regularisation"
     stores: ClassVar[str] = "the weights after the last task"

@@ -37,6 +37,7 @@ class Mas(Anchored):
     """Keeps importances and the last weights."""
 
     name: ClassVar[str] = "mas"
+    choose_when: ClassVar[str] = "where no old data may be kept and a node's task is known (task-IL)"
     place: ClassVar[int] = 50
     cost: ClassVar[str] = "one pass over the task's rows"
     reference: ClassVar[str] = "Memory Aware Synapses (Aljundi et al., ECCV 2018)"

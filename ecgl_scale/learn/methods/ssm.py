@@ -65,6 +65,7 @@ class Ssm(Method):
     """Keeps a small graph of each task."""
 
     name: ClassVar[str] = "ssm"
+    choose_when: ClassVar[str] = "as ecgl, where edges of old tasks may be kept"
     place: ClassVar[int] = 90
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "ssm.centre_nodes nodes a class and some of their neighbours: features, labels, edges"

@@ -53,6 +53,7 @@ class Twp(Anchored):
     """Keeps anchors: the old tasks' weights and importances, summed up."""
 
     name: ClassVar[str] = "twp"
+    choose_when: ClassVar[str] = "to compare: holds on to old tasks at the cost of new ones"
     place: ClassVar[int] = 70
     cost: ClassVar[str] = "three passes over the task's rows; one with twp.beta 0 or as the public code"
     reference: ClassVar[str] = "Overcoming Catastrophic Forgetting in Graph Neural Networks (Liu et al., AAAI 2021)"
