@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ecgl_scale.graph.adjacency import Adjacency, CsrRows
 from ecgl_scale.graph.autograd import GraphPropagation
 from ecgl_scale.learn.model import Layer
+from ecgl_scale.learn.products import add_outer, exact_sum, multiply
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB
@@ -61,7 +62,7 @@ def attention_gradient(
     block_rows = max(BLOCK_BYTES // (4 * rows.num_features), 1)
     h = torch.empty(rows.num_rows, weight.shape[0], device=weight.device)
     for block, x in rows.stream(block_rows):
-        torch.mm(torch.from_numpy(x).to(h.device), weight.t(), out=h[block.start : block.stop])
+        multiply(torch.from_numpy(x).to(h.device), weight.t(), h[block.start : block.stop])
     is_used = bias is not None and (is_bias_inside or propagation is not None)
     if bias is not None and is_bias_inside:
         h += bias
@@ -77,7 +78,7 @@ def attention_gradient(
         by_bias = passed.sum(0)
     by_weight = torch.zeros_like(weight, requires_grad=False)
     for block, x in rows.stream(block_rows):
-        by_weight.addmm_(passed[block.start : block.stop].t(), torch.from_numpy(x).to(h.device))
+        add_outer(by_weight, passed[block.start : block.stop], torch.from_numpy(x).to(h.device))
     return norm, by_weight, by_bias if bias is None or is_used else torch.zeros_like(bias, requires_grad=False)
 
 
@@ -93,7 +94,7 @@ def _norm_and_gradient(graph: GraphStore, h: torch.Tensor) -> tuple[float, torch
             score = torch.linalg.vecdot(sent, own[target])
             attention = _softmax(torch.nn.functional.leaky_relu(score, SLOPE), target, stop - start)
             squares = h.new_zeros(stop - start).index_add_(0, target, attention.square())
-            sum_of_squares += float(squares.sum(dtype=torch.float64))
+            sum_of_squares += exact_sum(squares)
             by_score = attention * (attention - squares[target]) * torch.where(score > 0, 1.0, SLOPE)
             by_own = torch.zeros_like(own).index_add_(0, target, sent.mul_(by_score[:, None]))
             gradient[start:stop] += by_own * (1 - own.square())

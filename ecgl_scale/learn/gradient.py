@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.learn.loss import Targets
 from ecgl_scale.learn.model import Rows, SharedWeights
+from ecgl_scale.learn.products import add_outer, multiply, weighted_sum
 from ecgl_scale.learn.sparse_linear import add_sparse_gradient, multiply_sparse
 from ecgl_scale.store.source import CsrBlock
 
@@ -98,7 +99,7 @@ class MlpGradient:
         passed = logits
         for index in range(len(layers) - 2, -1, -1):
             used = narrow if index == len(layers) - 2 else layers[index + 1][0]
-            gradient = torch.mm(passed, used, out=self._take(f"gradient {index}", num_rows, used.shape[1]))
+            gradient = multiply(passed, used, self._take(f"gradient {index}", num_rows, used.shape[1]))
             if masks:
                 gradient.mul_(masks[index])
             hidden_now = inputs[index + 1]
@@ -116,10 +117,8 @@ class MlpGradient:
             multiply_sparse(x, self._by_columns(weight).numpy(), out.numpy())
             if bias is not None:
                 out.add_(bias)
-        elif bias is None:
-            torch.mm(x, weight.t(), out=out)
         else:
-            torch.addmm(bias, x, weight.t(), out=out)
+            multiply(x, weight.t(), out, bias)
 
     def _loss_and_gradient(
         self, logits: torch.Tensor, targets: Targets, positions: Positions, scale: float
@@ -142,7 +141,7 @@ class MlpGradient:
         logits.mul_((coefficients * scale)[:, None])
         if softened is not None:
             logits.add_(softened, alpha=scale)
-        return torch.dot(losses.double(), coefficients.double()) + soft_loss
+        return weighted_sum(losses, coefficients) + soft_loss
 
     def _add_layer(
         self,
@@ -158,9 +157,11 @@ class MlpGradient:
         if isinstance(x, CsrBlock):
             add_sparse_gradient(x, gradient.numpy(), self._gradient_by_columns(weight).numpy())
         elif isinstance(columns, slice):
-            weight.grad[columns].addmm_(gradient.t(), x)
+            add_outer(weight.grad[columns], gradient, x)
         else:
-            weight.grad.index_add_(0, columns.to(weight.device), gradient.t() @ x)
+            added = torch.zeros(gradient.shape[1], x.shape[1], device=weight.device)
+            add_outer(added, gradient, x)
+            weight.grad.index_add_(0, columns.to(weight.device), added)
         if bias is not None:
             bias.grad[columns] += gradient.sum(0)
 

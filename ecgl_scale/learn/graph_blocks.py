@@ -23,6 +23,7 @@ from ecgl_scale.graph.propagate import plan_one_hop
 from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.learn.graph_segment import RESERVE_BYTES, GraphSegment
 from ecgl_scale.learn.model import Columns, SharedWeights
+from ecgl_scale.learn.products import add_outer, multiply, weighted_sum
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.units import MIB, format_bytes
@@ -91,12 +92,14 @@ class BlockedGraphSegment(GraphSegment):
             _add(last_bias, head, gradient.sum(0))
         buffer = torch.empty(min(size, self.rows.num_rows), narrow.shape[1])
         for rows, x, hidden in self._hidden(first, first_bias, size):
-            _add(last, head, gradient[rows].t() @ hidden)
-            passed = torch.mm(gradient[rows], narrow, out=buffer[: len(hidden)])
+            by_head = torch.zeros_like(narrow)
+            add_outer(by_head, gradient[rows], hidden)
+            _add(last, head, by_head)
+            passed = multiply(gradient[rows], narrow, buffer[: len(hidden)])
             torch.ops.aten.threshold_backward.grad_input(passed, hidden, 0, grad_input=passed)
-            first.grad.addmm_(passed.t(), x)
+            add_outer(first.grad, passed, x)
             if first_bias is not None:
-                first_bias.grad += (self._row_sums[rows].t() @ passed)[0] if is_inside else passed.sum(0)
+                first_bias.grad += _weighted_rows(self._row_sums[rows], passed) if is_inside else passed.sum(0)
         return loss
 
     def outputs(
@@ -118,7 +121,7 @@ class BlockedGraphSegment(GraphSegment):
         narrow, bias = last[columns], None if last_bias is None else last_bias[columns]
         outputs = torch.empty(self.rows.num_rows, len(narrow))
         for rows, _, hidden in self._hidden(first, first_bias, size):
-            torch.mm(hidden, narrow.t(), out=outputs[rows])
+            multiply(hidden, narrow.t(), outputs[rows])
         if bias is not None and self.bias_place == "inside":
             outputs += bias
         outputs = self.propagation.send(outputs)
@@ -132,7 +135,7 @@ class BlockedGraphSegment(GraphSegment):
         for block, x in self.sent.stream(size):
             rows = slice(block.start, block.stop)
             inputs = torch.from_numpy(x)
-            hidden = torch.mm(inputs, weight.t(), out=buffer[: block.num_rows])
+            hidden = multiply(inputs, weight.t(), buffer[: block.num_rows])
             if bias is not None and self.bias_place == "inside":
                 hidden.addcmul_(self._row_sums[rows], bias)
             elif bias is not None:
@@ -147,12 +150,18 @@ class BlockedGraphSegment(GraphSegment):
         gradient = torch.zeros_like(outputs).index_add_(0, self._local, logits.grad)
         loss = torch.zeros((), dtype=torch.float64)
         for losses, coefficients in terms:
-            loss += torch.dot(losses.detach().double(), coefficients.double())
+            loss += weighted_sum(losses.detach(), coefficients)
         return loss, gradient
 
     @cached_property
     def _row_sums(self) -> torch.Tensor:
         return self.propagation.send(torch.ones(self.rows.num_rows, 1))
+
+
+def _weighted_rows(weights: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    found = torch.zeros(1, rows.shape[1], device=rows.device)
+    add_outer(found, weights, rows)
+    return found[0]
 
 
 def _add(parameter: torch.Tensor, columns: Columns, gradient: torch.Tensor) -> None:

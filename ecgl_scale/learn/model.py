@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.graph.convolution import BiasPlace, Encoder
+from ecgl_scale.learn.products import linear
 from ecgl_scale.learn.sparse_linear import linear_of_sparse
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
 from ecgl_scale.store.source import CsrBlock
@@ -271,7 +272,7 @@ def _with_rows(tensor: torch.Tensor, num_new: int) -> torch.Tensor:
 def _linear(x: Rows, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     if isinstance(x, CsrBlock):
         return linear_of_sparse(x, weight, bias)
-    return torch.nn.functional.linear(x, weight, bias)
+    return linear(x, weight, bias)
 
 
 def _convolve(

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from ecgl_scale.errors import UsageError
+from ecgl_scale.learn.products import weighted_sum
 from ecgl_scale.learn.rows import RowCache
 
 Positions = slice | NDArray[np.int64]
@@ -78,7 +79,7 @@ class SoftTargets:
         for own, given in self._places(columns):
             q = torch.softmax(old[:, own] / self.temperature, 1)
             logp = torch.log_softmax(logits[:, given] / self.temperature, 1)
-            loss -= torch.dot((q * logp).sum(1).double(), weights.double())
+            loss -= weighted_sum((q * logp).sum(1), weights)
             gradient.index_add_(1, given.to(logits.device), (logp.exp() - q) * (weights / self.temperature)[:, None])
         return loss
 

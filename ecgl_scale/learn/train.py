@@ -30,6 +30,7 @@ from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.lanes import LANE_SUM_BYTES, LaneSum, cut_parts, read_parts
 from ecgl_scale.learn.loss import Segment
 from ecgl_scale.learn.model import Columns, SharedWeights
+from ecgl_scale.learn.products import weighted_sum
 from ecgl_scale.learn.ranks import exchange_bytes, formula_of_exchange
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.store.source import CsrBlock
@@ -242,16 +243,15 @@ class Trainer:
         self._optimizer.step()
 
     def _add_graph(self, segment: GraphSegment, generator: torch.Generator | None) -> torch.Tensor:
-        everything = slice(0, segment.num_rows)
         dropout = 0.0 if generator is None else self.dropout
         if isinstance(segment, BlockedGraphSegment) and not dropout:
             return segment.add_gradient(self.weights)
         logits = segment.logits(self.weights, dropout=dropout, generator=generator)
-        terms = segment.terms(logits, everything)
+        terms = segment.terms(logits, slice(0, segment.num_rows))
         torch.autograd.backward([losses for losses, _ in terms], [coefficients for _, coefficients in terms])
         loss = self._no_loss()
         for losses, coefficients in terms:
-            loss += torch.dot(losses.detach().double(), coefficients.double())
+            loss += weighted_sum(losses.detach(), coefficients)
         return loss
 
     def _no_loss(self) -> torch.Tensor:

@@ -29,6 +29,7 @@ from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.method.anchored import Anchored
 from ecgl_scale.learn.method.base import QUIRKS, Context, MethodPlan, TaskSizes, end_plan
 from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.learn.products import exact_sum
 from ecgl_scale.learn.train import AnySegment, Penalty
 from ecgl_scale.units import format_bytes
 
@@ -100,7 +101,7 @@ class Twp(Anchored):
         def value_of(weights: SharedWeights) -> torch.Tensor:
             # The trainer has left the gradient of the CE alone so far.
             self._gradient = [parameter.grad.clone() for parameter in weights.parameters()]
-            norm = sum(float(gradient.abs().sum(dtype=torch.float64)) for gradient in self._gradient)
+            norm = sum(exact_sum(gradient.abs()) for gradient in self._gradient)
             shift = torch.tensor(config.beta * norm, device=weights.device)
             return anchors.penalty(weights) + shift if anchors else shift
 
@@ -126,7 +127,7 @@ class Twp(Anchored):
         places = [parameter.clone() for parameter in parameters]
         totals = [parameter.grad.clone() for parameter in parameters]
         num_weights = sum(place.numel() for place in places)
-        square = sum(float(place.square().sum(dtype=torch.float64)) for place in places)
+        square = sum(exact_sum(place.square()) for place in places)
         step = max(RELATIVE_STEP * (square / num_weights) ** 0.5, 1e-12)
         found = [torch.zeros_like(place) for place in places]
         for side in (step, -step):
