@@ -69,7 +69,7 @@ def warm_commands() -> Iterator[Path]:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(address))
         server.listen()
-        accepting = threading.Thread(target=_accept, args=(server,), daemon=True)
+        accepting = threading.Thread(target=_accept, args=(server, folder / "bin"), daemon=True)
         accepting.start()
         yield folder / "bin"
         server.shutdown(socket.SHUT_RDWR)
@@ -96,16 +96,16 @@ def warm_bench(warm_commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, "ecgl", ecgl)
 
 
-def _accept(server: socket.socket) -> None:
+def _accept(server: socket.socket, commands: Path) -> None:
     while True:
         try:
             link, _ = server.accept()
         except OSError:  # it was shut down
             return
-        threading.Thread(target=_serve, args=(link,), daemon=True).start()
+        threading.Thread(target=_serve, args=(link, commands), daemon=True).start()
 
 
-def _serve(link: socket.socket) -> None:
+def _serve(link: socket.socket, commands: Path) -> None:
     """Start what is asked for, and say how it ended."""
     with link:
         _, streams, _, _ = socket.recv_fds(link, len(b"streams"), 3)
@@ -117,6 +117,7 @@ def _serve(link: socket.socket) -> None:
             environment=environment,
             directory=Path(directory),
             ignored=ignored,
+            run_of_sweep=commands / "child",
             streams=streams,
         )
         for stream in streams:

@@ -25,6 +25,7 @@ WARM_MODULES = [
     "ecgl_scale.store.graph",
     "ecgl_scale.store.sources.npz",
     "ecgl_scale.session.run",
+    "ecgl_scale.session.sweep.run_work",
     "zarr",
     "tests.warm.imports",
 ]
@@ -42,7 +43,8 @@ def warm_context() -> ForkServerContext:
 class WarmProcess:
     """A program that was started, seen as ``subprocess.Popen`` shows one; its stderr is kept for ``communicate``.
 
-    ``streams`` are descriptors that become its stdin, stdout and stderr; then there is nothing to communicate.
+    ``streams`` are descriptors that become its stdin, stdout and stderr; then there is nothing to communicate. If it
+    is a sweep, it starts its runs as ever, or by ``run_of_sweep``.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class WarmProcess:
         directory: Path | None = None,
         is_leader: bool = False,
         ignored: Sequence[int] = (),
+        run_of_sweep: Path | None = None,
         streams: Sequence[int] | None = None,
     ) -> None:
         context = warm_context()
@@ -67,6 +70,7 @@ class WarmProcess:
                 str(directory or Path.cwd()),
                 is_leader,
                 list(ignored),
+                run_of_sweep,
                 inherited,
             ),
         )
@@ -137,6 +141,7 @@ def _become(
     directory: str,
     is_leader: bool,
     ignored: list[int],
+    run_of_sweep: Path | None,
     streams: list[Connection],
 ) -> None:
     """In the child: be what a shell would have started."""
@@ -153,6 +158,10 @@ def _become(
     os.chdir(directory)
     places = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [*filter(None, places), *(place for place in sys.path if place and place not in places)]
+    if run_of_sweep is not None:
+        from ecgl_scale.session.sweep import run_work
+
+        run_work.CHILD = (str(run_of_sweep),)
     try:
         _run(program, arguments)
     finally:
