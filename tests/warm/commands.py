@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from bench.harness import ecgl as harness_ecgl
+from ecgl_scale.cli import run as cli_run
 from ecgl_scale.session.sweep import run_work
 from tests.warm.process import WarmProcess
 
@@ -79,8 +80,9 @@ def warm_commands() -> Iterator[Path]:
 
 @pytest.fixture
 def warm_runs(warm_commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let sweeps of this process start warm runs."""
-    monkeypatch.setattr(run_work, "CHILD", (str(warm_commands / "child"),))
+    """Let sweeps of this process start warm runs, and first ranks warm others."""
+    for module in (run_work, cli_run):
+        monkeypatch.setattr(module, "CHILD", (str(warm_commands / "child"),))
 
 
 @pytest.fixture
