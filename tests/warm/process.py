@@ -16,6 +16,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import chdir
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -31,12 +34,16 @@ WARM_MODULES = [
 ]
 """Loaded once in the fork server, which runs none of it."""
 READ_BYTES = 65536
+ROOT = Path(__file__).parents[2]
 
 
+@cache
 def warm_context() -> ForkServerContext:
-    """The server of this process's children."""
+    """The server of this process's children, started where it finds ``tests``."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(WARM_MODULES)
+    with chdir(ROOT):
+        forkserver.ensure_running()
     return context
 
 
