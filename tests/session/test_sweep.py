@@ -35,7 +35,7 @@ FAILS, IS_KILLED, WAITS = 5, 6, 7
 
 @pytest.fixture
 def config(store: Path, tmp_path: Path) -> Path:
-    return write_config(tmp_path / "run.yaml", store)
+    return write_config(tmp_path / "run.yaml", store, tasks={"eval_scope": "both"})
 
 
 @pytest.fixture
