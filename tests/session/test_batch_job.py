@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -81,7 +82,8 @@ class FakeSlurm:
             while started.poll() is None and not is_time_up() and time.monotonic() < deadline:
                 time.sleep(0.01)
             for process in steps.read_text().split() if steps.exists() and started.poll() is None else ():
-                os.kill(int(process), signal.SIGUSR2)
+                with suppress(ProcessLookupError):  # it has ended since, as workers do when their driver has
+                    os.kill(int(process), signal.SIGUSR2)
             return started.wait(PATIENCE_SECONDS)
 
 
