@@ -48,6 +48,7 @@ def test_the_budget_case_tells_kept_budgets_and_equal_bytes(tmp_path: Path) -> N
     assert result["same_bytes_under_every_budget"]
 
 
+@pytest.mark.usefixtures("warm_bench")
 def test_the_pagerank_case_counts_sweeps_and_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pagerank, "drop_page_cache", lambda: False)  # the machine's caches are not ours to empty here
     result = pagerank.run(tmp_path, [8, 9], [], sweeps=3, repeats=1)
@@ -59,6 +60,7 @@ def test_the_pagerank_case_counts_sweeps_and_reads(tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("warm_bench")
 def test_the_cluster_case_compares_workers_with_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="workers need Dask")
     monkeypatch.setattr(cluster, "drop_page_cache", lambda: False)
@@ -100,6 +102,7 @@ def test_peaks_outside_of_what_is_wanted_are_named() -> None:
     assert result["outside"] == ["ecgl as mlp, 50 nodes, train: 0.40", "ecgl as mlp, 50 nodes, train: 1.20"]
 
 
+@pytest.mark.usefixtures("warm_bench")
 def test_estimated_and_measured_times_of_a_run_are_compared(tmp_path: Path) -> None:
     case = plan_time.Case(plan_time.GENERATED, "finetune", "gcn", 2, threads=1)
     result = plan_time.run(tmp_path, tmp_path, 400, 1, [case])

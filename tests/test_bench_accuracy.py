@@ -16,7 +16,7 @@ WANTED = ("reference_fixed", "plus")
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_bench: None) -> Path:
     """A graph whose classes show in its features, beside a fixed split of it."""
     rng = np.random.default_rng(0)
     labels = np.arange(NUM_NODES) % NUM_CLASSES

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bench.growth.parts import Arriving, by_classes, by_release
 from bench.growth.real import BY_TIME, Case, grow
@@ -51,6 +52,7 @@ def test_parts_are_the_graph_and_no_edge_comes_before_its_ends(tmp_path: Path) -
     assert Arriving.of(path, lambda file: by_classes(file, 1)).num_parts == 2
 
 
+@pytest.mark.usefixtures("warm_bench")
 def test_growth_gives_the_numbers_of_a_run_on_the_whole(tmp_path: Path) -> None:
     write_graph(tmp_path / "graph.npz")
     result = grow(Case("graph", by_release, BY_TIME, 5), tmp_path, tmp_path, epochs=2)

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from bench import harness, methods, methods_products, paper
+from bench import methods, methods_products, paper
 from bench.accuracy import GRAPHS, Graph
 from bench.methods_table import render
 from ecgl_scale.learn.method.table import built_in_methods
+from tests.cli_runner import run_cli
 
 
 def test_every_method_there_is_has_a_row() -> None:
     assert {settings["method"] for settings in methods.METHODS.values()} == set(built_in_methods())
 
 
+@pytest.mark.usefixtures("warm_runs")
 def test_a_sweep_becomes_a_record_and_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GRAPHS, "tiny", Graph("tiny", 20, ("tasks.classes_per_task=2",)))
     monkeypatch.setitem(methods.EPOCHS, "tiny", 2)
     store = tmp_path / "tiny.ecgl"
     size = ("--nodes", "300", "--classes", "4", "--features", "8")
-    subprocess.run(harness.ecgl("--quiet", "generate", "sbm", str(store), *size), check=True)
+    assert run_cli("--quiet", "generate", "sbm", store, *size).code == 0
     config, out = tmp_path / "tiny.yaml", tmp_path / "sweep"
     methods.write_config("tiny", ["finetune", "ecgl"], ["class-il"], store=store, path=config)
-    subprocess.run(harness.ecgl("--quiet", "sweep", str(config), "--seeds", "0", "--out", str(out)), check=True)
+    assert run_cli("--quiet", "sweep", config, "--seeds", 0, "--out", out).code == 0
     rows = methods.collect("tiny", out)
     assert [row["method"] for row in rows] == ["finetune", "ecgl"]
     assert [row["seeds"] for row in rows] == [[0], [0]]
@@ -48,6 +49,7 @@ def test_the_products_case_tells_time_and_peak_of_every_method(tmp_path: Path, m
     assert [path.name for path in tmp_path.iterdir()] == ["products.yaml"]
 
 
+@pytest.mark.usefixtures("warm_bench")
 def test_the_papers_tables_are_swept_and_reported_by_one_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +60,7 @@ def test_the_papers_tables_are_swept_and_reported_by_one_command(
     monkeypatch.setattr(paper, "CONFIGS", configs)
     store = tmp_path / "tiny.ecgl"
     size = ("--nodes", "300", "--classes", "4", "--features", "8")
-    subprocess.run(harness.ecgl("--quiet", "generate", "sbm", str(store), *size), check=True)
+    assert run_cli("--quiet", "generate", "sbm", store, *size).code == 0
     result = paper.run(store, tmp_path, ["learn.epochs=1", "bank.budget=20"], seeds="0", jobs=1)
     (rows,) = result["sweeps"].values()
     assert [row["name"] for row in rows] == ["E-CGL", "trained-as-GCN"]

@@ -13,7 +13,7 @@ NUM_NODES, NUM_CLASSES = 80, 4
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_bench: None) -> Path:
     rng = np.random.default_rng(0)
     labels = np.arange(NUM_NODES) % NUM_CLASSES
     x = (np.eye(NUM_CLASSES, 6)[labels] + 0.1 * rng.random((NUM_NODES, 6))).astype(np.float32)

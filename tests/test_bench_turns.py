@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from bench import turns
 
 
-def test_every_case_asks_the_command_and_finds_its_seconds(tmp_path: Path) -> None:
-    ecgl = str(Path(sys.executable).with_name("ecgl"))
+def test_every_case_asks_the_command_and_finds_its_seconds(tmp_path: Path, warm_commands: Path) -> None:
+    ecgl = str(warm_commands / "ecgl")
     turns._prepare(ecgl, tmp_path, scale=8, nodes=600)
     found = {**turns._kron(ecgl, tmp_path, 8), **turns._ingest(ecgl, tmp_path), **turns._sweeps(ecgl, tmp_path, 8)}
     found |= {**turns._scores(ecgl, tmp_path), **turns._run(ecgl, tmp_path)}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,20 +18,15 @@ SLACK = 2.0
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make here")
-def test_the_demo_shows_ecgl_between_fine_tuning_and_joint_training(tmp_path: Path) -> None:
+def test_the_demo_shows_ecgl_between_fine_tuning_and_joint_training(tmp_path: Path, warm_commands: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "configs"):
         (tmp_path / name).symlink_to(ROOT / name)
     commands = tmp_path / ".venv" / "bin"
     commands.mkdir(parents=True)
-    ecgl = commands / "ecgl"
-    # As the package's own script, of the code that is tested here.
-    ecgl.write_text(f"#!{sys.executable}\nfrom ecgl_scale.cli.main import main\nmain()\n")
-    ecgl.chmod(0o755)
-    folders = [str(ROOT), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
+    (commands / "ecgl").symlink_to(warm_commands / "ecgl")
     done = subprocess.run(
         ["make", "--old-file", ".venv/.ready", "demo"],  # the environment is there: nothing is installed
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))},
         capture_output=True,
         text=True,
         timeout=280,

@@ -63,11 +63,11 @@ def shell_script(block: CodeBlock) -> tuple[str, list[str]]:
     return "\n".join(commands), shown
 
 
-def run_shell(block: CodeBlock) -> None:
+def run_shell(block: CodeBlock, commands: Path) -> None:
     script, shown = shell_script(block)
     assert script.strip(), f"line {block.line}: a console block without a line that starts with '$ '"
     assert not re.search(r"^\s*make\b", script, re.MULTILINE), "mark blocks with make as not run: CI runs them"
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", script],
         env=os.environ | {"PATH": path},
@@ -84,7 +84,9 @@ def run_shell(block: CodeBlock) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_code_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_blocks_of_a_page_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_commands: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     for block in code_blocks(page.read_text(encoding="utf-8")):
         if block.skipped is not None:
@@ -94,9 +96,9 @@ def test_the_code_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monk
             script = tmp_path.with_name(f"{tmp_path.name}-line-{block.line}.py")
             script.write_text(block.text, encoding="utf-8")
             # In a process of its own, as a reader's: this one holds what hundreds of tests have left in it.
-            run_shell(replace(block, kind="sh", text=f"python {shlex.quote(str(script))}"))
+            run_shell(replace(block, kind="sh", text=f"python {shlex.quote(str(script))}"), warm_commands)
         elif block.kind in RUN:
-            run_shell(block)
+            run_shell(block, warm_commands)
 
 
 def test_the_pages_have_blocks_that_run() -> None:
@@ -104,18 +106,18 @@ def test_the_pages_have_blocks_that_run() -> None:
     assert {block.kind for block in blocks if block.skipped is None} >= {"python", "console"}
 
 
-def test_a_broken_block_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_block_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_commands: Path) -> None:
     monkeypatch.chdir(tmp_path)
     page = "text\n\n<!-- not run: later -->\n```sh\nfalse\n```\n\n```console\n$ echo a \\\n  b\na b\n$ true\n```\n"
     skipped, run = code_blocks(page)
     assert (skipped.skipped, run.skipped) == ("later", None)
-    run_shell(run)
+    run_shell(run, warm_commands)
     with pytest.raises(AssertionError, match="not printed"):
-        run_shell(CodeBlock("console", 1, "$ echo a\nb", None))
+        run_shell(CodeBlock("console", 1, "$ echo a\nb", None), warm_commands)
     with pytest.raises(AssertionError, match="exit 1"):
-        run_shell(CodeBlock("console", 1, "$ false\n$ true", None))
+        run_shell(CodeBlock("console", 1, "$ false\n$ true", None), warm_commands)
     with pytest.raises(AssertionError, match="CI runs them"):
-        run_shell(CodeBlock("console", 1, "$ make test", None))
+        run_shell(CodeBlock("console", 1, "$ make test", None), warm_commands)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

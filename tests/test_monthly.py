@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ exit $code
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, warm_commands: Path) -> Path:
     """Two months, the second with a class of its own, small settings, and an ``ecgl`` that kills the script."""
     random = np.random.default_rng(0)
     y = np.where(np.arange(400) < 330, random.integers(0, 2, 400), 2)
@@ -51,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "monthly.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     shim = tmp_path / "bin" / "ecgl"
     shim.parent.mkdir()
-    shim.write_text(SHIM.format(ecgl=Path(sys.executable).with_name("ecgl")), encoding="utf-8")
+    shim.write_text(SHIM.format(ecgl=warm_commands / "ecgl"), encoding="utf-8")
     shim.chmod(0o755)
     return tmp_path
 

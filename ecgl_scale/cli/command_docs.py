@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,17 @@ SHARED = {"edge options": _EDGES, "build options": _BUILD, "worker options": _WO
 
 def page_parts() -> dict[str, str]:
     """Markdown of each generated part, by its name."""
-    commands = dict(_commands(typer.main.get_command(app), NAME))
+    commands = dict(_commands(_program(), NAME))
     parts = {"commands": _overview(commands), "exit codes": _exit_codes()}
     for name, keys in SHARED.items():
         having = next(command for command in commands.values() if _has(command, keys))
         parts[name] = _table([parameter for parameter in having.params if parameter.name in keys])
     return parts | {name: _section(name, command) for name, command in commands.items()}
+
+
+@cache
+def _program() -> Any:
+    return typer.main.get_command(app)
 
 
 def update_page(path: Path) -> None:
@@ -135,7 +141,7 @@ def _values(parameter: Any) -> str:
         return ""
     if parameter.metavar:
         return f"`{_escaped(parameter.metavar)}`"
-    name, text = parameter.get_help_record(typer.Context(typer.main.get_command(app)))
+    name, text = parameter.get_help_record(typer.Context(_program()))
     *others, last = name.partition(" ")[2].strip("<>[]").split("|")
     if others:
         return f"{', '.join(f'`{choice}`' for choice in others)} or `{last}`"

@@ -40,6 +40,9 @@ Ranks = Annotated[
     ),
 ]
 
+CHILD = ("-m", "ecgl_scale.cli.child")
+"""What Python runs as another rank, followed by the number of the process that waits for it."""
+
 
 @takes_settings
 def plan(
@@ -234,7 +237,7 @@ def infer(
 
 def command_of_rank(command: list[object], overrides: list[str], memory: str | None) -> list[str]:
     """How another rank of the same run is started on this machine; who it is the environment will say."""
-    child = [sys.executable, "-m", "ecgl_scale.cli.child", str(os.getpid())]
+    child = [sys.executable, *CHILD, str(os.getpid())]
     sets = [argument for override in overrides for argument in ("--set", override)]
     sets += [] if memory is None else ["--memory", memory]
     return [*child, "--quiet", *map(str, command), *sets]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -21,15 +20,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-WARM_CHILDREN = [
-    "ecgl_scale.cli.main",
-    "ecgl_scale.store.graph",
-    "ecgl_scale.store.sources.npz",
-    "ecgl_scale.session.run",
-    "zarr",
-]
-"""Loaded once in the fork server, which runs none of it and so has a single thread when it forks."""
-
+from tests.warm.process import warm_context
 
 RENAMES = ("rename", "replace", "link")
 """What gives a file its name."""
@@ -81,9 +72,9 @@ def start_child(
     prepare: Callable[..., None] | None, settings: tuple[Any, ...], *arguments: object
 ) -> ForkServerProcess:
     """Start ``ecgl`` in a child with everything imported already; ``prepare(*settings)`` runs in it first."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(WARM_CHILDREN)
-    child = context.Process(target=_run_child, args=(prepare, settings, [str(argument) for argument in arguments]))
+    child = warm_context().Process(
+        target=_run_child, args=(prepare, settings, [str(argument) for argument in arguments])
+    )
     child.start()
     return child
 

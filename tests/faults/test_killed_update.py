@@ -25,7 +25,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     store, drawn = folder / "graph.ecgl", draw_graph()
     append_part(store, drawn, 0)
-    run(config_of(store, None, "tasks.kind=generation", "learn.epochs=2", "bank.budget=20"), folder / "model")
+    keys = ("tasks.kind=generation", "tasks.eval_scope=both", "learn.epochs=2", "bank.budget=20")
+    run(config_of(store, None, *keys), folder / "model")
     append_part(store, drawn, 1)
     assert run_cli("--quiet", "infer", folder / "model", store, "--out", folder / "old.parquet").code == 0
     assert run_cli("--quiet", "update", folder / "model", store, "--out", folder / "updated").code == 0

@@ -121,7 +121,10 @@ def _ranking(case: RankCase, world: World) -> Record:
 def _run(case: RunCase, world: World) -> Record:
     run = world.directory / case.name
     config = world.directory / f"{case.name}.yaml"
-    config.write_text(json.dumps({"store": world.store(case.store), "threads": world.threads, **SHARED}))
+    # Of runs that have equal task graphs one extracts them, but for those whose graphs are compared themselves.
+    cache = None if case.with_task_graphs else "tasks"
+    own = {"store": world.store(case.store), "cache": cache, "threads": world.threads}
+    config.write_text(json.dumps({**own, **SHARED}))
     world.command("run", config.name, "--out", run.name, *(word for key in case.settings for word in ("--set", key)))
     results = json.loads((run / "results.json").read_text())
     record: Record = {part: {name: results[name] for name in names} for part, names in FROM_RESULTS.items()}

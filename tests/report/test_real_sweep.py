@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ecgl_scale.session.sweep import run_work
 from tests.cli_runner import run_cli
 from tests.report.browser import needs_chromium, numbers, visit, watched
 from tests.session.streams import read_json, write_config
@@ -16,14 +17,16 @@ ONE_RUN = "lambda-1_method-ecgl/seed-0"
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sweep(tmp_path_factory: pytest.TempPathFactory, warm_commands: Path) -> Path:
     """Two methods with two weights; the weight that is no default comes first."""
     folder = tmp_path_factory.mktemp("real")
     size = ("--nodes", 600, "--classes", 6, "--features", 16, "--signal", 2, "--seed", 0)
     assert run_cli("--quiet", "generate", "sbm", folder / "graph.ecgl", *size).code == 0
     config = write_config(folder / "run.yaml", folder / "graph.ecgl")
     grid = ("--grid", "learn.lambda=0,1", "--grid", "method=ecgl,finetune", "--seeds", "0", "--set", "learn.epochs=5")
-    ran = run_cli("--quiet", "sweep", config, *grid, "--out", folder / "sweep")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_work, "CHILD", (str(warm_commands / "child"),))
+        ran = run_cli("--quiet", "sweep", config, *grid, "--out", folder / "sweep")
     assert ran.code == 0, ran.stderr
     return folder / "sweep"
 

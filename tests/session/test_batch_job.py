@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -39,11 +40,11 @@ def learned_tasks(run: Path) -> set[int]:
 class FakeSlurm:
     """Runs submitted jobs one after the other, each again while it is requeued, and warns their steps."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         folder.mkdir()
         monkeypatch.setenv("FAKE_SLURM", str(folder))
-        path = os.pathsep.join([str(FAKES), str(Path(sys.executable).parent), os.environ["PATH"]])
+        path = os.pathsep.join([str(FAKES), str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
         monkeypatch.setenv("PATH", path)
 
     def submit(self, *arguments: object) -> None:
@@ -81,7 +82,8 @@ class FakeSlurm:
             while started.poll() is None and not is_time_up() and time.monotonic() < deadline:
                 time.sleep(0.01)
             for process in steps.read_text().split() if steps.exists() and started.poll() is None else ():
-                os.kill(int(process), signal.SIGUSR2)
+                with suppress(ProcessLookupError):  # it has ended since, as workers do when their driver has
+                    os.kill(int(process), signal.SIGUSR2)
             return started.wait(PATIENCE_SECONDS)
 
 
@@ -121,9 +123,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fake(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+def fake(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_commands: Path) -> FakeSlurm:
     monkeypatch.chdir(tmp_path)
-    return FakeSlurm(tmp_path / "slurm", monkeypatch)
+    return FakeSlurm(tmp_path / "slurm", warm_commands, monkeypatch)
 
 
 def check_results(run: Path, undisturbed: Path) -> None:
@@ -172,10 +174,10 @@ def test_a_job_on_two_nodes_is_requeued_and_ends_with_the_results_of_one_process
 
 
 def test_without_a_batch_system_kill_stops_the_run_of_a_script_and_the_same_script_goes_on(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_commands: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{warm_commands}{os.pathsep}{os.environ['PATH']}")
     run, log_path = Path("a run"), Path("log")
     written = run_cli("slurm", folder / "run.yaml", "--system", "shell", "--out", run, "--time", "01:00:00")
     Path("job.sh").write_text(written.stdout)

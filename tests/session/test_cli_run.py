@@ -57,7 +57,8 @@ def test_run_prints_its_results_as_one_json_object(finished: tuple[Path, Result]
 
 
 def test_run_prints_the_matrix_and_where_the_results_are(config: Path, tmp_path: Path) -> None:
-    ran = run_cli("run", config, "--out", tmp_path / "run", "--set", "method=finetune")
+    keys = ("--set", "method=finetune", "--set", "tasks.eval_scope=both")
+    ran = run_cli("run", config, "--out", tmp_path / "run", *keys)
     assert ran.code == 0, ran.stderr
     results = read_json(tmp_path / "run" / "results.json")
     assert f"AA {results['aa']:.1f}, AF {results['af']:.1f}" in ran.stdout

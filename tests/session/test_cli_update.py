@@ -143,6 +143,7 @@ def _interrupt(*_: object) -> None:
 # --- ranks and workers
 
 
+@pytest.mark.usefixtures("warm_runs")
 @pytest.mark.parametrize("options", [("--ranks", 2), ("--workers", 2)], ids=["ranks", "workers"])
 def test_an_update_may_be_shared_by_processes(
     model: Path, store: Path, tmp_path: Path, options: tuple[object, ...]

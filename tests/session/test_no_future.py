@@ -61,7 +61,10 @@ def growing() -> Drawn:
 
 @pytest.fixture(scope="module")
 def stores(growing: Drawn, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The whole graph, and as it is known in 2001; dense and sparse."""
+    """The whole graph, and as it is known in 2001; dense and sparse.
+
+    Streams of two tasks and of three have task graphs of their own, which all methods share.
+    """
     directory = tmp_path_factory.mktemp("stores")
     known = np.where(growing.year < 2002, growing.y, -1)
     sparse = csr_matrix(np.where(np.abs(growing.x) > 1, growing.x, 0))
@@ -70,13 +73,15 @@ def stores(growing: Drawn, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "early dense": write_store(directory / "b", growing, y=known),
         "whole sparse": write_store(directory / "c", growing, x=sparse),
         "early sparse": write_store(directory / "d", growing, x=sparse, y=known),
+        "graphs of two": directory / "two",
+        "graphs of three": directory / "three",
     }
 
 
-def learned(store: Path, directory: Path, num_tasks: int, *overrides: str) -> list[dict[str, Any]]:
+def learned(store: Path, cache: Path, directory: Path, num_tasks: int, *overrides: str) -> list[dict[str, Any]]:
     """What there is after each of the first two tasks of a stream of so many."""
     (directory / "weights").mkdir(parents=True)
-    learner = Learner(RunSetup.open(config_of(store, None, *SMALL, *overrides)), directory)
+    learner = Learner(RunSetup.open(config_of(store, cache, *SMALL, *overrides)), directory)
     assert len(learner.stream) == num_tasks
     found = []
     for task in learner.stream[:2]:
@@ -97,8 +102,8 @@ def check_is_a_beginning(stores: dict[str, Path], tmp_path: Path, kind: str, *ov
     is_by_time = BY_TIME[0] in overrides
     ended = () if is_by_time else ("tasks.class_order=[0, 1, 2, 3]",)
     early = stores[f"early {kind}" if is_by_time else f"whole {kind}"]
-    alone = learned(early, tmp_path / "alone", 2, *overrides, *ended)
-    first = learned(stores[f"whole {kind}"], tmp_path / "whole", 3, *overrides)
+    alone = learned(early, stores["graphs of two"], tmp_path / "alone", 2, *overrides, *ended)
+    first = learned(stores[f"whole {kind}"], stores["graphs of three"], tmp_path / "whole", 3, *overrides)
     for task, (one, other) in enumerate(zip(alone, first, strict=True)):
         assert [name for name in {**one, **other} if one.get(name) != other.get(name)] == [], f"after task {task}"
 

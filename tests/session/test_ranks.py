@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +24,12 @@ from ecgl_scale.session.ranks.team import RankTeam
 from ecgl_scale.session.setup import RunSetup
 from tests.cli_runner import run_cli
 from tests.session.streams import draw_graph, mapping_of, read_json, without_clocks, write_config, write_store
+from tests.warm.process import WarmProcess
 
 pytestmark = pytest.mark.faults
 
 LEAVE_SECONDS = 30
-MANY_EPOCHS = "learn.epochs=100"
+MANY_EPOCHS = "learn.epochs=60"
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +72,7 @@ def _check_equal(run: Path, wanted: Path) -> None:
 # --- the same bits
 
 
+@pytest.mark.usefixtures("warm_runs")
 @pytest.mark.parametrize(("method", "ranks"), [("ecgl", 2), ("ewc", 3)])
 def test_ranks_leave_the_files_of_one_process(config: Path, tmp_path: Path, method: str, ranks: int) -> None:
     one = _run(config, tmp_path / "one", "--set", f"method={method}")
@@ -87,12 +87,9 @@ class Started:
     """``ecgl run --ranks 2`` in a process of its own, in the middle of its epochs."""
 
     def __init__(self, config: Path, out: Path) -> None:
-        command = [sys.executable, "-m", "ecgl_scale.cli.main", "--quiet", "run", str(config), "--out", str(out)]
-        self.process = subprocess.Popen(
-            [*command, "--ranks", "2", "--set", MANY_EPOCHS], stderr=subprocess.PIPE, text=True
-        )
+        self.process = WarmProcess("--quiet", "run", config, "--out", out, "--ranks", 2, "--set", MANY_EPOCHS)
         events = out / "events.jsonl"
-        self._wait_until(lambda: events.exists() and events.read_text().count("EpochFinished") > 110)
+        self._wait_until(lambda: events.exists() and events.read_text().count("EpochFinished") > 65)
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         (self.child,) = (int(number) for number in found)
 
@@ -102,7 +99,7 @@ class Started:
             time.sleep(0.01)
         assert self.process.poll() is None
 
-    def end(self) -> tuple[int, str]:
+    def end(self) -> tuple[int | None, str]:
         _, said = self.process.communicate(timeout=LEAVE_SECONDS)
         self._wait_for_child()
         return self.process.returncode, said
@@ -180,6 +177,7 @@ def test_what_cannot_be_shared_is_refused(config: Path, tmp_path: Path, override
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("warm_runs")
 def test_a_run_that_does_not_fit_ends_all_ranks_and_writes_nothing(config: Path, tmp_path: Path) -> None:
     ran = run_cli("run", config, "--out", tmp_path / "run", "--ranks", 2, "--memory", "150MiB")
     assert ran.code == 4
@@ -242,13 +240,9 @@ def test_another_number_of_processes_than_ranks_is_refused() -> None:
 def test_one_process_a_rank_may_be_started_by_others(config: Path, tmp_path: Path) -> None:
     """As torchrun and srun do it: the same command everywhere, and the environment says who is who."""
     port = _free_port()
-    command = [sys.executable, "-m", "ecgl_scale.cli.main", "--quiet", "run", str(config), "--set", "method=gem"]
-    arguments = ["--out", str(tmp_path / "run"), "--ranks", "2"]
+    command = ("--quiet", "run", config, "--set", "method=gem", "--out", tmp_path / "run", "--ranks", 2)
     place = {"SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    processes = [
-        subprocess.Popen([*command, *arguments], env={**os.environ, **place, "SLURM_PROCID": str(rank)})
-        for rank in range(2)
-    ]
+    processes = [WarmProcess(*command, environment={**place, "SLURM_PROCID": str(rank)}) for rank in range(2)]
     assert [process.wait(60) for process in processes] == [0, 0]
     _check_equal(tmp_path / "run", _run(config, tmp_path / "one", "--set", "method=gem"))
 

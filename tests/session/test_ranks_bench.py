@@ -12,6 +12,7 @@ from bench.harness import Measured
 from tests.cli_runner import run_cli
 
 
+@pytest.mark.usefixtures("warm_runs")
 def test_both_candidates_train_and_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_here(command: Sequence[str]) -> Measured:
         ran = run_cli(*command[1:])

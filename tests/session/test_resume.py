@@ -38,6 +38,7 @@ def config(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_config(
         tmp_path_factory.mktemp("config") / "run.yaml",
         store,
+        tasks={"eval_scope": "both"},
         learn={
             "hidden": [24],
             "epochs": EPOCHS,

@@ -48,7 +48,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]
 
 
 def test_a_run_from_python_tells_its_plan_steps_tasks_and_end(store: Path, cache: Path, tmp_path: Path) -> None:
-    results = run(config_of(store, cache, *LIGHT), tmp_path / "run")
+    results = run(config_of(store, cache, *LIGHT, "tasks.eval_scope=both"), tmp_path / "run")
     lines = lines_of(tmp_path / "run")
     assert lines[0].startswith(f"begins: finetune on {store} (plus, class-il, seed 0); ecgl_scale ")
     assert lines[1] == "plan"

@@ -6,8 +6,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +26,7 @@ from ecgl_scale.store.graph import GraphStore
 from tests.cli_runner import Result, run_cli
 from tests.resources import at
 from tests.session.streams import config_of, draw_graph, read_json, without_clocks, write_config, write_store
+from tests.warm.process import WarmProcess
 
 FAKE = (str(Path(__file__).with_name("fake_run.py")),)
 FAILS, IS_KILLED, WAITS = 5, 6, 7
@@ -36,7 +35,7 @@ FAILS, IS_KILLED, WAITS = 5, 6, 7
 
 @pytest.fixture
 def config(store: Path, tmp_path: Path) -> Path:
-    return write_config(tmp_path / "run.yaml", store)
+    return write_config(tmp_path / "run.yaml", store, tasks={"eval_scope": "both"})
 
 
 @pytest.fixture
@@ -66,13 +65,14 @@ def given_to(run: Path) -> list[dict[str, Any]]:
 def test_killed_a_sweep_leaves_no_run_behind_and_the_same_command_ends_with_the_results_of_single_runs(
     store: Path, tmp_path: Path
 ) -> None:
-    config = write_config(tmp_path / "run.yaml", store, sweep={"grid": {"method": ["ecgl"]}, "seeds": "3"})
+    sweep = {"grid": {"method": ["ecgl"]}, "seeds": "3"}
+    config = write_config(tmp_path / "run.yaml", store, sweep=sweep, tasks={"eval_scope": "both"})
     out = tmp_path / "sweep"
-    command = [sys.executable, "-m", "ecgl_scale.cli.main", "sweep", str(config), "--out", str(out)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as killed:
-        run = out / "method-ecgl" / "seed-3"
-        assert wait_until((run / "config.yaml").exists)
-        killed.kill()
+    run = out / "method-ecgl" / "seed-3"
+    killed = WarmProcess("sweep", config, "--out", out)
+    assert wait_until((run / "config.yaml").exists)
+    killed.kill()
+    killed.communicate()
     assert wait_until(lambda: not is_locked(run), seconds=5)
     assert "results.json" not in {path.name for path in run.iterdir()}
     ran = run_cli("sweep", config, "--out", out)

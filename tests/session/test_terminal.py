@@ -26,7 +26,7 @@ KEYS = ("--set", "learn.epochs=3", "--set", "method=finetune")
 
 @pytest.fixture
 def config(store: Path, cache: Path, tmp_path: Path) -> Path:
-    return write_config(tmp_path / "run.yaml", store, cache=str(cache))
+    return write_config(tmp_path / "run.yaml", store, cache=str(cache), tasks={"eval_scope": "both"})
 
 
 def test_into_a_file_go_plain_lines_without_control_characters(config: Path, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def test_a_streamed_file_is_not_read_ahead_when_its_offsets_are_looked_at(tmp_pa
     values = np.arange(NUM_VALUES, dtype=np.uint32)
     written = write_ragged(path, np.array([0, NUM_VALUES], np.int64), values, {})
     descriptor = os.open(path, os.O_RDONLY)
+    os.fdatasync(descriptor)  # pages that are not on the disk stay in memory
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(descriptor)
     found = read_ragged(path, written, check_crc=False, is_streamed=True)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.running import cli_command
+from tests.warm.process import WarmProcess
 
 ROOT = Path(__file__).parents[3]
 END_SECONDS = 30.0
@@ -27,22 +27,12 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> bool:
     return True
 
 
-def start(
-    *arguments: object, environment: Mapping[str, str] | None = None, under: Sequence[str] = ()
-) -> subprocess.Popen[str]:
+def start(*arguments: object, environment: Mapping[str, str] | None = None) -> WarmProcess:
     """Start ``ecgl`` in a process group of its own."""
-    return subprocess.Popen(
-        [*under, *cli_command(*arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        start_new_session=True,
-    )
+    return WarmProcess(*arguments, environment=environment, directory=ROOT, is_leader=True)
 
 
-def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+def end(process: WarmProcess) -> tuple[int | None, str]:
     """End it as a batch system does, with everything below it; returns its code and what it said."""
     if process.poll() is None:
         process.terminate()
@@ -73,9 +63,9 @@ class Processes:
     file: Path
     options: Sequence[object] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    workers: list[subprocess.Popen[str]] = field(default_factory=list)
+    workers: list[WarmProcess] = field(default_factory=list)
 
-    def start_scheduler(self, *options: object) -> subprocess.Popen[str]:
+    def start_scheduler(self, *options: object) -> WarmProcess:
         """Start it, and wait until it says where it listens."""
         self.file.unlink(missing_ok=True)
         scheduler = start("scheduler", self.file, *self.options, *options, environment=self.environment)
@@ -83,11 +73,11 @@ class Processes:
         assert scheduler.poll() is None, end(scheduler)[1]
         return scheduler
 
-    def start_worker(self, *, under: Sequence[str] = ()) -> subprocess.Popen[str]:
+    def start_worker(self) -> WarmProcess:
         """Start one; it joins when it can."""
         worker = start(
             "worker", self.file, "--memory", "1GiB", "--threads", 1, *self.options,
-            environment=self.environment, under=under,
+            environment=self.environment,
         )  # fmt: skip
         self.workers.append(worker)
         return worker

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.engine.cluster.processes import Processes, end, processes, start
 from tests.faults.running import leftovers, run_cli
+from tests.warm.process import WarmProcess
 
 SWEEPS = ("--tol", 0, "--max-iter", 2, "--ignore-features")
 
@@ -22,7 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
         yield found
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+def ended(process: WarmProcess) -> tuple[int | None, str]:
     """How a process ends by itself."""
     _, said = process.communicate(timeout=60)
     return process.returncode, said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.engine.cluster.processes import (
 )
 from tests.engine.cluster.script import Script
 from tests.faults.running import leftovers, run_cli
+from tests.warm.process import WarmProcess
 
 pytestmark = pytest.mark.faults
 
@@ -49,7 +49,7 @@ def cluster(script: Script, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield found
 
 
-def begin_ranking(script: Script, store: Path, out: Path, *where: object) -> subprocess.Popen[str]:
+def begin_ranking(script: Script, store: Path, out: Path, *where: object) -> WarmProcess:
     """A ranking whose sweeps take long enough to be met in the middle of one, some sweeps after the first."""
     script.begin()
     script.plan("rank.sweep", 0, f"sleep:{SLOW}")

@@ -10,6 +10,7 @@ from bench import cluster as cluster_case
 from bench.netns import reason_without
 
 
+@pytest.mark.usefixtures("warm_bench")
 @pytest.mark.slow
 def test_two_machines_of_a_network_give_the_same_bytes_and_rows_stay_off_the_cable(tmp_path: Path) -> None:
     reason = reason_without()

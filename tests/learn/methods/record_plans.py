@@ -32,7 +32,8 @@ def draw_uneven() -> Drawn:
 
 def planned(store: Path, cache: Path, method: str, train_as: str) -> dict[str, list[int]]:
     """Bytes of memory, read and written by each stage."""
-    config = small_config(store, cache, method, f"learn.train_as={train_as}", "memory=8GiB", "threads=2")
+    keys = (f"learn.train_as={train_as}", "tasks.eval_scope=both", "memory=8GiB", "threads=2")
+    config = small_config(store, cache, method, *keys)
     stages = plan_config(config).stages
     return {stage.stage: [stage.host_bytes, stage.read_bytes, stage.written_bytes] for stage in stages}
 
