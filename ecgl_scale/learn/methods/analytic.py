@@ -251,7 +251,7 @@ class Analytic(Method):
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """Squares of the width, R, and rows while they are made."""
-        made = self.shape(config).made
+        made = sizes.made
         num_features, width = sizes.stored_features, sizes.num_features
         square = 8 * width * width
         kept = square + 16 * width * sizes.num_classes
