@@ -126,6 +126,7 @@ def _run(case: RunCase, world: World) -> Record:
     results = json.loads((run / "results.json").read_text())
     record: Record = {part: {name: results[name] for name in names} for part, names in FROM_RESULTS.items()}
     record["exact"] = {name: _line(value) for name, value in record["exact"].items()}
+    record["percent"] |= {name: value for name, value in results.items() if name.endswith("_seen")}
     record |= {"bits": {}, "close": {}, "trained": {}, "chosen": {}, "labels": {}}
     _add_losses(record, run, results["final_losses"])
     _add_weights(record, run)
