@@ -39,7 +39,7 @@ class ModelInput:
     """Whether sparse features are multiplied by R before they are passed along; ``on`` says where that pays."""
 
     def on(self, graph: GraphStore, *, keeps_zeros: bool) -> ModelInput:
-        """The same input for a store and parts of it, made the way that takes fewer operations there.
+        """How the input is made for a store and parts of it: the way that takes fewer operations there.
 
         Both ways agree to rounding. Which is taken follows from the store alone. ``keeps_zeros`` is whether sparse
         features stay so when they are scaled.

@@ -50,7 +50,7 @@ class SavedModel:
         return method_of(self.config).shape(self.config).made
 
     def made_on(self, graph: GraphStore) -> ModelInput:
-        """The same, for all nodes of a store."""
+        """How its input is made for all nodes of a store."""
         return self.made.on(graph, keeps_zeros=self.scaling.keeps_zeros)
 
     @property
