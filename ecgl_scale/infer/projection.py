@@ -78,7 +78,7 @@ def lay_out(num_nodes: int, num_features: int, num_hops: int, *, room_bytes: int
 def plan_projection(
     num_nodes: int, num_edges: int, num_features: int, num_hops: int, width: int, *, room_bytes: int
 ) -> StagePlan:
-    """What projecting so many nodes needs; the rows are written to files once for each number of hops."""
+    """What projecting so many nodes needs; ``written_bytes`` is what its files take of the disk."""
     layout = lay_out(num_nodes, num_features, num_hops, room_bytes=room_bytes)
     passes = -(-num_features // layout.columns) * num_hops
     passes += -(-width // layout.columns) * sum(range(num_hops + 1))
@@ -87,7 +87,7 @@ def plan_projection(
         layout.peak_bytes,
         layout.formula,
         read_bytes=4 * num_edges * passes,
-        written_bytes=4 * num_nodes * width * (num_hops + 1),
+        written_bytes=4 * num_nodes * width,
         passes=passes,
         blocks=-(-width // BLOCK_COLUMNS),
         setting="memory",
