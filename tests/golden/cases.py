@@ -135,6 +135,7 @@ def _run(name: str, store: str, *settings: str, **further: bool) -> RunCase:
 TIME = ("tasks.kind=time", "tasks.column=year")
 EDGES_KEPT = ("tasks.inter_task_edges=true", "tasks.eval_scope=seen")
 AS_GCN = "learn.train_as=gcn"
+BOTH_SCOPES = "tasks.eval_scope=both"
 ANALYTIC = ("method=analytic", "analytic.width=16")
 
 RUNS = (
@@ -179,8 +180,8 @@ RUNS = (
     _run("directed", "directed", "tasks.class_order=[5, 2, 7, 0, 1, 6]", "tasks.score=valid"),
     _run("store-split", "dense", "tasks.split=store", "tasks.classes_per_task=3"),
     _run("analytic-class-il", "dense", *ANALYTIC, with_predictions=True),
-    _run("analytic-sparse", "sparse", *ANALYTIC, "tasks.eval_scope=both", with_predictions=True),
-    _run("both-scopes", "dense", "tasks.eval_scope=both"),
+    _run("analytic-sparse", "sparse", *ANALYTIC, BOTH_SCOPES, with_predictions=True),
+    _run("both-scopes", "dense", BOTH_SCOPES),
     _run("random-bank", "dense", "bank.select=random"),
     _run("herding-bank", "dense", "bank.select=herding"),
     _run("herding-bank-sparse", "sparse", "bank.select=herding"),
