@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,17 +111,6 @@ class HopRows:
         made = ModelInput(num_hops, is_stacked=True, width=width, seed=seed)
         hops = [map_matrix(features.num_rows, features.width, Path(path)) for path in description["hops"]]
         return cls(made, features, hops, draw_map(made, features.width, resources))
-
-
-InputRows: TypeAlias = "Matrix | HopRows"
-"""Rows of a model's input, some of which are asked for by ``rows[local]``."""
-
-
-def input_rows(
-    made: ModelInput, features: FeatureReader, hops: Sequence[Matrix], mapping: RandomFeatures | None
-) -> InputRows:
-    """The rows that a model is given: stacked hops, or the features after the last hop as they are."""
-    return HopRows(made, features, hops, mapping) if made.is_stacked else hops[-1]
 
 
 def draw_map(made: ModelInput, num_features: int, resources: Resources) -> RandomFeatures | None:

@@ -3,20 +3,25 @@
     raw          x itself; the model passes its own hidden values along the edges
     propagated   P^k x
     stacked      [x, P x, ..., P^k x], each part brought to length one
-    mapped       relu(stacked R), R normal numbers drawn from a seed, ``width`` columns of them
+    mapped       relu(stacked R), R normal numbers drawn from a seed, ``width`` columns of them;
+                 where x is sparse it may be multiplied first and passed along after, see ``projection``
 
 Rows that are made beforehand need no message passing at a test: the model is a plain function of each of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ecgl_scale.engine.plan import StagePlan, largest
 from ecgl_scale.graph.convolution import Norm
 from ecgl_scale.infer.hops import plan_k_hops
-from ecgl_scale.infer.random_features import PRODUCT_ROWS
+from ecgl_scale.infer.projection import plan_projection
+from ecgl_scale.infer.random_features import BLOCK_COLUMNS, PRODUCT_ROWS
 from ecgl_scale.store.graph import GraphStore
+
+SPARSE_COST = 8
+"""A product along an edge or of a stored value, in those of dense matrices."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,23 @@ class ModelInput:
     width: int = 0
     """Random features of a stacked row; 0: the row itself."""
     seed: int = 0
+    multiplies_first: bool = False
+    """Whether sparse features are multiplied by R before they are passed along; ``on`` says where that pays."""
+
+    def on(self, graph: GraphStore, *, keeps_zeros: bool) -> ModelInput:
+        """How the input is made for a store and parts of it: the way that takes fewer operations there.
+
+        Both ways agree to rounding. Which is taken follows from the store alone. ``keeps_zeros`` is whether sparse
+        features stay so when they are scaled.
+        """
+        features = graph.features
+        if features is None or not features.is_sparse or not keeps_zeros or not (self.is_stacked and self.width):
+            return self
+        words, width, hops = graph.num_features, self.width, self.num_hops
+        passes, values, edges = sum(range(hops + 1)), features.num_values, graph.num_edges + graph.num_nodes
+        last = graph.num_nodes * hops * words * width + SPARSE_COST * (edges * words * passes + values * width)
+        first = SPARSE_COST * (edges * (words * hops + width * passes) + values * width * (hops + 1))
+        return replace(self, multiplies_first=first < last)
 
     @property
     def is_made(self) -> bool:
@@ -45,13 +67,15 @@ class ModelInput:
         return self.width or self.num_stacked(num_features)
 
     def map_bytes(self, num_features: int) -> int:
-        """Memory of the random numbers."""
-        return 4 * self.num_stacked(num_features) * self.width
+        """Memory of the random numbers where they are held."""
+        return 0 if self.multiplies_first else 4 * self.num_stacked(num_features) * self.width
 
     def reading_bytes(self, num_features: int) -> int:
         """Memory of a few rows while they are made, with the random numbers: the stacked row twice, its products."""
         if not self.is_stacked:
             return 0
+        if self.multiplies_first:
+            return PRODUCT_ROWS * 4 * (self.width + BLOCK_COLUMNS)
         made = PRODUCT_ROWS * 4 * (3 * self.num_stacked(num_features) + 2 * self.num_columns(num_features))
         return self.map_bytes(num_features) + made
 
@@ -67,6 +91,15 @@ class ModelInput:
         made_dense: bool = False,
     ) -> StagePlan:
         """What passing the features along needs, and the rows of every number of hops in a file."""
+        if self.multiplies_first and not made_dense:
+            return plan_projection(
+                graph.num_nodes if num_nodes is None else max(num_nodes, 1),
+                graph.num_edges if num_edges is None else num_edges,
+                graph.num_features,
+                self.num_hops,
+                self.width,
+                room_bytes=room_bytes,
+            )
         hops = range(1 if self.is_stacked else self.num_hops, self.num_hops + 1)
         plans = [
             plan_k_hops(

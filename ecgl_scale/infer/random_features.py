@@ -6,15 +6,16 @@ over rows. R comes in blocks of 512 columns, each with a seed of its own, so a n
 
 Products always have 1,024 rows and 512 columns, the last ones padded, each by one BLAS thread: a product's bits may
 depend on its shape, and so they depend neither on the threads nor on the memory.
-Memory: 4 bytes a number of R, held as long as the map is.
+Memory: 4 bytes a number of R, held as long as the map is, from the first row that is mapped on; a block of it for those
+who multiply with one at a time (``draw``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ecgl_kernels.product import multiply_rows
 from ecgl_scale.base.durable import crc32c_of
@@ -32,28 +33,46 @@ class RandomFeatures:
     """The map of rows with ``num_inputs`` columns to ``width`` columns."""
 
     def __init__(self, num_inputs: int, width: int, seed: int, *, threads: int) -> None:
+        """Nothing is drawn before it is asked for."""
         self.width = width
+        self._num_inputs = num_inputs
+        self.seed = seed
         self._threads = threads
-        self._starts = list(range(0, width, BLOCK_COLUMNS))
-        self._blocks: list[Matrix] = list(
-            map_bounded(lambda start: _draw(num_inputs, width, seed, start), self._starts, threads=threads)
+        self.starts = list(range(0, width, BLOCK_COLUMNS))
+
+    @cached_property
+    def _blocks(self) -> list[Matrix]:
+        """All of R, [inputs, columns] of each block."""
+        return list(
+            map_bounded(lambda start: np.ascontiguousarray(self.draw(start).T), self.starts, threads=self._threads)
         )
 
-    @property
+    def draw(self, start: int) -> Matrix:
+        """The columns of R from ``start`` on, up to the end of the block that begins there, as [columns, inputs]."""
+        random = np.random.Generator(np.random.Philox(np.random.SeedSequence((STREAM, self.seed, start))))
+        # All columns of a block are drawn, so that a map's first columns are those of any wider map.
+        drawn: Matrix = random.standard_normal((BLOCK_COLUMNS, self._num_inputs), dtype=np.float32)
+        return drawn[: self.width - start]
+
+    @cached_property
     def crc32c(self) -> int:
-        """A checksum of R: another version of numpy may draw other numbers, which would fit no head."""
+        """A checksum of R: another version of numpy may draw other numbers, which would fit no head.
+
+        Memory: two blocks of R.
+        """
         crc = 0
-        for block in self._blocks:
-            crc = crc32c_of(block, crc)
+        for start in self.starts:
+            crc = crc32c_of(np.ascontiguousarray(self.draw(start).T), crc)
         return crc
 
     def apply(self, parts: Sequence[Matrix | CsrBlock], num_rows: int, out: Matrix) -> None:
         """Write f of at most ``PRODUCT_ROWS`` rows, whose columns are cut into parts, dense or sparse, into ``out``."""
+        blocks = self._blocks
         padded = [part if isinstance(part, CsrBlock) else _padded(part) for part in parts]
-        widths = [self._blocks[0].shape[0] // len(parts)] * len(parts)
+        widths = [self._num_inputs // len(parts)] * len(parts)
 
         def fill(number: int) -> None:
-            block, start = self._blocks[number], self._starts[number]
+            block, start = blocks[number], self.starts[number]
             total, first = np.zeros((PRODUCT_ROWS, block.shape[1]), np.float32), 0
             for part, width in zip(padded, widths, strict=True):
                 weights = block[first : first + width]
@@ -67,15 +86,8 @@ class RandomFeatures:
             np.maximum(total[:num_rows], 0, out=out[:num_rows, start : start + block.shape[1]])
 
         with one_blas_thread():
-            for _ in map_bounded(fill, range(len(self._blocks)), threads=self._threads):
+            for _ in map_bounded(fill, range(len(blocks)), threads=self._threads):
                 pass
-
-
-def _draw(num_inputs: int, width: int, seed: int, start: int) -> Matrix:
-    random = np.random.Generator(np.random.Philox(np.random.SeedSequence((STREAM, seed, start))))
-    # All columns of a block are drawn, so that a map's first columns are those of any wider map.
-    drawn: NDArray[np.float32] = random.standard_normal((BLOCK_COLUMNS, num_inputs), dtype=np.float32)
-    return np.ascontiguousarray(drawn[: width - start].T)
 
 
 def _padded(rows: Matrix) -> Matrix:

@@ -52,7 +52,9 @@ class NodeInference:
         resources: Resources,
         *,
         whole_from_share: float = WHOLE_FROM_SHARE,
+        besides_bytes: int = 0,
     ) -> None:
+        """``besides_bytes`` of the budget are left for what its rows are used for."""
         self._program = program
         self._features = features
         self._resources = resources
@@ -69,7 +71,7 @@ class NodeInference:
             self._reader.reads_all_edges,
             features.graph.edges.reading_bytes(resources.threads),
         )
-        self._room_bytes = resources.room_bytes
+        self._room_bytes = max(resources.room_bytes - besides_bytes, 0)
         self._first: Neighbourhood | None = None
         self.num_batches = 0
         self.num_sources = 0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
-from ecgl_scale.infer.hop_rows import HopRows
+from ecgl_scale.infer.input_rows import StackedRows, open_stacked
 from ecgl_scale.infer.random_features import PRODUCT_ROWS
 from ecgl_scale.learn.class_sums import ClassSums
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
@@ -62,7 +62,7 @@ class ClassSumsWork(Work[None, Summed]):
     uses_all_threads: ClassVar[bool] = True
     has_small_records: ClassVar[bool] = True
 
-    def __init__(self, rows: HopRows, classes: Sequence[ClassRows], listed: Path, resources: Resources) -> None:
+    def __init__(self, rows: StackedRows, classes: Sequence[ClassRows], listed: Path, resources: Resources) -> None:
         """``listed`` is a file that says of the classes what is said here, for other processes."""
         self._rows = rows
         self._classes = classes
@@ -88,7 +88,7 @@ class ClassSumsWork(Work[None, Summed]):
             ClassRows(ids[f"{index}.train"], ids[f"{index}.valid"], before, after)
             for index, (before, after) in enumerate(description["files"])
         ]
-        return cls(HopRows.open(description["rows"], resources), classes, listed, resources)
+        return cls(open_stacked(description["rows"], resources), classes, listed, resources)
 
     def run(self, block: Block, given: Json, scratch: None) -> Summed:
         """Add the rows of one class to what it had, and write its file."""

@@ -1,6 +1,6 @@
 """S += F^T F in float64, for rows of random features: half of the products, in threads, with the same bits for any.
 
-    S[:j, i:j] += F[:, :j]^T F[:, i:j]      for strips of 512 columns i to j, each a product of one BLAS thread
+    S[:j, i:j] += F[:, :j]^T F[:, i:j]      for strips of 256 columns i to j, each a product of one BLAS thread
 
 S is symmetric, so a strip needs the rows down to its own diagonal alone; ``mirror`` fills in the rest at the end.
 Rows come 1,024 at a time, in a fixed order, and are added in that order.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.engine.threads import map_bounded, one_blas_thread
 
-STRIP_COLUMNS = 512
+STRIP_COLUMNS = 256
 
 Square = NDArray[np.float64]
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.errors import UsageError
+from ecgl_scale.learn.cholesky import factor_lower
 from ecgl_scale.learn.gram import Square
 
 STRENGTHS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -46,8 +47,8 @@ class BalancedSums:
     """Classes that have rows."""
 
 
-def solve_head(train: BalancedSums, strength: float) -> Columns:
-    """W, [width, classes]. Memory: a square. One thread, so that bits do not depend on how many there are.
+def solve_head(train: BalancedSums, strength: float, *, threads: int = 1) -> Columns:
+    """W, [width, classes]; the same bits for any threads. Memory: a square.
 
     Raises
     ------
@@ -55,18 +56,16 @@ def solve_head(train: BalancedSums, strength: float) -> Columns:
         The strength is too small for the sums to be inverted in float64.
     """
     scale = float(np.trace(train.square)) / len(train.square) or 1.0  # no feature has a value: any scale will do
+    lower = train.square.copy()
+    lower.flat[:: len(lower) + 1] += strength * scale
+    if not factor_lower(lower, threads=threads):
+        raise UsageError(
+            f"the sums cannot be inverted with the ridge {strength:g}",
+            expected="a larger one: rows that resemble each other need it",
+            fix="set analytic.ridge=auto, or a larger number",
+        )
     with torch_threads(1):
-        square = torch.from_numpy(train.square.copy())
-        square.diagonal().add_(strength * scale)
-        lower, info = torch.linalg.cholesky_ex(square)
-        del square
-        if int(info):
-            raise UsageError(
-                f"the sums cannot be inverted with the ridge {strength:g}",
-                expected="a larger one: rows that resemble each other need it",
-                fix="set analytic.ridge=auto, or a larger number",
-            )
-        found: Columns = torch.cholesky_solve(torch.from_numpy(train.means), lower).numpy()
+        found: Columns = torch.cholesky_solve(torch.from_numpy(train.means), torch.from_numpy(lower)).numpy()
     return found
 
 
@@ -78,7 +77,7 @@ def validation_error(head: Columns, valid: BalancedSums) -> float:
     return (float((head * sent.numpy()).sum()) - 2 * crossed) / max(valid.num_classes, 1) + 1.0
 
 
-def choose_strength(train: BalancedSums, valid: BalancedSums) -> tuple[float, Columns]:
+def choose_strength(train: BalancedSums, valid: BalancedSums, *, threads: int = 1) -> tuple[float, Columns]:
     """The strength with the least error on validation rows, and its head.
 
     From ``WITHOUT_VALIDATION`` on, the way that the error falls, until it rises: which strengths are tried depends on
@@ -90,13 +89,13 @@ def choose_strength(train: BalancedSums, valid: BalancedSums) -> tuple[float, Co
         if not 0 <= place < len(STRENGTHS):
             return math.inf
         if place not in heads:
-            head = solve_head(train, STRENGTHS[place])
+            head = solve_head(train, STRENGTHS[place], threads=threads)
             heads[place] = validation_error(head, valid), head
         return heads[place][0]
 
     place = STRENGTHS.index(WITHOUT_VALIDATION)
     if not valid.num_classes:
-        return STRENGTHS[place], solve_head(train, STRENGTHS[place])
+        return STRENGTHS[place], solve_head(train, STRENGTHS[place], threads=threads)
     step = 1 if error_at(place + 1) < error_at(place) else -1
     while error_at(place + step) < error_at(place):
         place += step

@@ -15,7 +15,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import EcglError
 from ecgl_scale.graph.autograd import GraphPropagation
 from ecgl_scale.graph.propagate import one_hop_features
-from ecgl_scale.infer.hop_rows import HopRows
+from ecgl_scale.infer.input_rows import StackedRows
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.graph_blocks import BlockedGraphSegment, trains_in_blocks
 from ecgl_scale.learn.graph_segment import GraphSegment
@@ -123,10 +123,10 @@ class RunContext:
         local = positions_of(task.node_ids, ids)
         return np.asarray(features[local], np.float32) if isinstance(features, np.ndarray) else features.rows(local)
 
-    def input_rows(self, task: Task) -> HopRows:
+    def input_rows(self, task: Task) -> StackedRows:
         """Rows of the model's input for every node of a task."""
         found = self._predictor.features_of(task)
-        if not isinstance(found, HopRows):
+        if not isinstance(found, StackedRows):
             raise EcglError(f"the method {self.config.method} asks for stacked hops, and its model is given others")
         return found
 
@@ -160,7 +160,7 @@ class RunContext:
 
     def _stored_features(self, task: Task) -> AnyFeatures | NDArray[np.float32]:
         found = self._predictor.features_of(task)
-        if isinstance(found, HopRows):
+        if isinstance(found, StackedRows):
             raise EcglError(f"the method {self.config.method} asks for rows to keep, and its input is never stored")
         return found
 

@@ -18,7 +18,7 @@ from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import EcglError, InvalidInputError
-from ecgl_scale.infer.hop_rows import HopRows
+from ecgl_scale.infer.input_rows import StackedRows
 from ecgl_scale.infer.random_features import PRODUCT_ROWS
 from ecgl_scale.learn.method.forgetting import RowChange
 from ecgl_scale.learn.method.table import method_of
@@ -124,8 +124,8 @@ class ForgettingSums:
         return Predictor(config, made, graphs, work, self.resources.with_work(work / "engine"))
 
 
-def _rows_of(predictor: Predictor, task: Task) -> HopRows:
+def _rows_of(predictor: Predictor, task: Task) -> StackedRows:
     found = predictor.features_of(task)
-    if not isinstance(found, HopRows):
+    if not isinstance(found, StackedRows):
         raise EcglError("rows are subtracted from sums over rows of stacked hops, and the model is given others")
     return found

@@ -124,7 +124,16 @@ def _score_stacked(
 
 def _hop_inference(model: SavedModel, features: FeatureReader, hops: int, resources: Resources) -> NodeInference:
     settings = hop_settings(model.config.infer.norm)
-    return NodeInference(write_hops(features.width, hops), features, settings, resources)
+    program, besides = write_hops(features.width, hops), _mapping_bytes(model)
+    return NodeInference(program, features, settings, resources, besides_bytes=besides)
+
+
+def _mapping_bytes(model: SavedModel) -> int:
+    """What it takes to make the model's input of hops, and outputs of it; R is held from the first row on."""
+    made, widths = model.made, model.weights.widths
+    if not made.is_stacked:
+        return 0
+    return made.reading_bytes(model.num_features) + 4 * rows_at_once(made) * (widths[0] + 2 * sum(widths[1:]))
 
 
 def _inference(model: SavedModel, graph: GraphStore, resources: Resources) -> NodeInference:
@@ -139,7 +148,8 @@ def _inference(model: SavedModel, graph: GraphStore, resources: Resources) -> No
 def _plan(model: SavedModel, inference: NodeInference, ids: Ints, resources: Resources) -> MemoryPlan:
     held, scored = own_memory_bytes(), SCORED_BYTES * ids.size
     stage = inference.plan(ids)
-    stage = replace(stage, host_bytes=stage.host_bytes + scored + KERNEL_BYTES)
+    besides = scored + KERNEL_BYTES + _mapping_bytes(model)
+    stage = replace(stage, host_bytes=stage.host_bytes + besides)
     plan = MemoryPlan((stage, plan_write(model, ids.size, held_bytes=scored)), held, resources.budget)
     _log.info(plan.summary())
     return plan

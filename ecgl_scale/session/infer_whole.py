@@ -13,8 +13,8 @@ from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.engine.plan import MemoryPlan, StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, UsageError
-from ecgl_scale.infer.feature_reader import FeatureReader
-from ecgl_scale.infer.hop_rows import draw_map, input_rows, propagate_hops
+from ecgl_scale.infer.hop_rows import draw_map
+from ecgl_scale.infer.input_rows import make_input_rows
 from ecgl_scale.infer.layerwise import infer_logits, plan_inference, plan_inference_worker
 from ecgl_scale.infer.random_features import RandomFeatures
 from ecgl_scale.session.predict import rows_at_once
@@ -45,7 +45,7 @@ def plan_whole(model: SavedModel, graph: GraphStore, resources: Resources) -> Me
     room, threads = resources.room_bytes, resources.threads
     logits = 4 * graph.num_nodes * widths[-1]
     if model.made.is_made:
-        made = model.made
+        made = model.made_on(graph)
         stage = made.plan(graph, norm=config.infer.norm, room_bytes=room, threads=threads)
         rows = 4 * min(rows_at_once(made), graph.num_nodes) * (widths[0] + 2 * sum(widths[1:]))
         rows += made.reading_bytes(graph.num_features)
@@ -66,7 +66,7 @@ def plan_write(model: SavedModel, num_rows: int, *, held_bytes: int) -> StagePla
 def plan_whole_worker(model: SavedModel, graph: GraphStore, *, room_bytes: int, threads: int) -> StagePlan:
     """What one worker needs where the work is spread."""
     if model.made.is_made:
-        found = model.made.plan(graph, norm=model.config.infer.norm, room_bytes=room_bytes, threads=threads)
+        found = model.made_on(graph).plan(graph, norm=model.config.infer.norm, room_bytes=room_bytes, threads=threads)
     else:
         settings = infer_settings(model.config)
         found = plan_inference_worker(
@@ -88,9 +88,16 @@ def infer_whole(model: SavedModel, graph: GraphStore, work: Path, resources: Res
 
 def _infer_propagated(model: SavedModel, graph: GraphStore, work: Path, resources: Resources) -> dict[str, Any]:
     started = time.perf_counter()
-    norm, made = model.config.infer.norm, model.made
-    hops = propagate_hops(graph, made, resources, norm=norm, scaling=model.scaling, directory=work)
-    rows = input_rows(made, FeatureReader(graph, model.scaling), hops, model_map(model, resources))
+    made = model.made_on(graph)
+    rows = make_input_rows(
+        graph,
+        made,
+        model_map(model, resources),
+        resources,
+        norm=model.config.infer.norm,
+        scaling=model.scaling,
+        directory=work,
+    )
     logits, step = np.empty((graph.num_nodes, model.weights.num_classes), np.float32), rows_at_once(made)
     for start in range(0, graph.num_nodes, step):
         local = np.arange(start, min(start + step, graph.num_nodes))
@@ -116,4 +123,4 @@ def multiply_layers(model: SavedModel, features: Any) -> Any:
     import torch
 
     with torch.no_grad():
-        return model.weights.mlp(torch.from_numpy(np.array(features, np.float32))).numpy()
+        return model.weights.mlp(torch.from_numpy(np.asarray(features, np.float32))).numpy()

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.infer.feature_reader import FeatureReader
-from ecgl_scale.infer.hop_rows import InputRows, draw_map, input_rows, propagate_hops
+from ecgl_scale.infer.hop_rows import draw_map
+from ecgl_scale.infer.input_rows import InputRows, make_input_rows
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.model_input import ModelInput
 from ecgl_scale.infer.random_features import RandomFeatures
@@ -57,7 +57,7 @@ class Predictor:
     ) -> None:
         """``made`` is how the model's input is made of features."""
         self._config = config
-        self._made = made
+        self._made = made.on(graphs.graph, keeps_zeros=config.learn.scale != "standard")
         self._graphs = graphs
         self._work = work
         self._resources = resources
@@ -107,10 +107,10 @@ class Predictor:
     def _propagated_features(self, task: Task) -> InputRows:
         if task.index not in self._propagated:
             graph, nodes = self.training_graph(task)
-            own = positions_of(nodes, task.node_ids)
-            hops = self._propagate(graph, own, f"propagated-{task.index}")
-            own_features = FeatureReader(self._graphs.own(task))
-            self._propagated[task.index] = input_rows(self._made, own_features, hops, self._mapping)
+            own = None
+            if nodes.size > task.node_ids.size:
+                own = self._graphs.own(task), positions_of(nodes, task.node_ids)
+            self._propagated[task.index] = self._propagate(graph, own, f"propagated-{task.index}")
         return self._propagated[task.index]
 
     def _features_of_all_seen(self, after: Task) -> InputRows:
@@ -122,16 +122,22 @@ class Predictor:
             self._of_all_seen = None
             shutil.rmtree(self._work / f"propagated-seen-{after.index - 1}", ignore_errors=True)
             graph = self._graphs.seen(after)
-            hops = self._propagate(graph, None, f"propagated-seen-{after.index}")
-            self._of_all_seen = after.index, input_rows(self._made, FeatureReader(graph), hops, self._mapping)
+            self._of_all_seen = after.index, self._propagate(graph, None, f"propagated-seen-{after.index}")
         return self._of_all_seen[1]
 
-    def _propagate(self, graph: GraphStore, own: Ids | None, name: str) -> list[Matrix]:
-        """Hops in files: those of all tasks are needed to the end, and memory is for the task at work."""
+    def _propagate(self, graph: GraphStore, own: tuple[GraphStore, Ids] | None, name: str) -> InputRows:
+        """Rows from files: those of all tasks are needed to the end, and memory is for the task at work."""
         directory = self._work / name
         directory.mkdir(parents=True, exist_ok=True)
-        norm = self._config.infer.norm
-        return propagate_hops(graph, self._made, self._resources, norm=norm, own=own, directory=directory)
+        return make_input_rows(
+            graph,
+            self._made,
+            self._mapping,
+            self._resources,
+            norm=self._config.infer.norm,
+            part=own,
+            directory=directory,
+        )
 
     def logits(self, weights: SharedWeights, on: Task, ids: Ids) -> Matrix:
         """Outputs for some nodes of a task, on the graph that it is trained on."""

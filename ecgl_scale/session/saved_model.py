@@ -49,6 +49,10 @@ class SavedModel:
         """How its input is made of features."""
         return method_of(self.config).shape(self.config).made
 
+    def made_on(self, graph: GraphStore) -> ModelInput:
+        """How its input is made for all nodes of a store."""
+        return self.made.on(graph, keeps_zeros=self.scaling.keeps_zeros)
+
     @property
     def num_features(self) -> int:
         """Features of a store that it can predict."""

@@ -157,6 +157,31 @@ def csr_to_dense(
 
 
 @kernel
+def csr_columns(
+    indptr: NDArray[np.int64], indices: Columns, values: NDArray[np.float32], first: int, out: NDArray[np.float32]
+) -> None:
+    """Spread the columns from ``first`` on, as many as ``out`` has, of sparse rows over ``out``, zeroed on the way."""
+    stop = first + out.shape[1]
+    for row in range(indptr.size - 1):
+        for j in range(out.shape[1]):
+            out[row, j] = 0
+        for i in range(indptr[row], indptr[row + 1]):
+            if first <= indices[i] < stop:
+                out[row, indices[i] - first] = values[i]
+
+
+@kernel
+def add_squares(rows: NDArray[np.float32], total: NDArray[np.float64]) -> None:
+    """Add the squares of each row to its total, column after column: the same sum for any slices of the columns."""
+    for row in range(rows.shape[0]):
+        found = total[row]
+        for j in range(rows.shape[1]):
+            value = np.float64(rows[row, j])
+            found += value * value
+        total[row] = found
+
+
+@kernel
 def gather_csr(
     indptr: NDArray[np.int64],
     indices: Columns,

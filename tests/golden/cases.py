@@ -135,6 +135,8 @@ def _run(name: str, store: str, *settings: str, **further: bool) -> RunCase:
 TIME = ("tasks.kind=time", "tasks.column=year")
 EDGES_KEPT = ("tasks.inter_task_edges=true", "tasks.eval_scope=seen")
 AS_GCN = "learn.train_as=gcn"
+BOTH_SCOPES = "tasks.eval_scope=both"
+ANALYTIC = ("method=analytic", "analytic.width=16")
 
 RUNS = (
     *(
@@ -177,7 +179,12 @@ RUNS = (
     _run("all-edges-dygrain", "dense", "tasks.inter_task_edges=true", "method=dygrain", "dygrain.nodes=12"),
     _run("directed", "directed", "tasks.class_order=[5, 2, 7, 0, 1, 6]", "tasks.score=valid"),
     _run("store-split", "dense", "tasks.split=store", "tasks.classes_per_task=3"),
+    _run("analytic-class-il", "dense", *ANALYTIC, with_predictions=True),
+    _run("analytic-sparse", "sparse", *ANALYTIC, BOTH_SCOPES, with_predictions=True),
+    _run("both-scopes", "dense", BOTH_SCOPES),
     _run("random-bank", "dense", "bank.select=random"),
+    _run("herding-bank", "dense", "bank.select=herding"),
+    _run("herding-bank-sparse", "sparse", "bank.select=herding"),
     _run("diverse-bank", "dense", "bank.importance=false", "bank.quota=none"),
     _run("ewc-reference", "dense", "method=ewc", "ewc.reference=true", "setting=task-il"),
     _run("gem-reference", "dense", "method=gem", "gem.reference=true", "gem.memory_nodes=12"),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from tests.cli_runner import run_cli
-from tests.golden.cases import STORES, Case, RankCase, RunCase, StoreCase
+from tests.golden.cases import BOTH_SCOPES, STORES, Case, RankCase, RunCase, StoreCase
 from tests.golden.inputs import write_inputs
 
 Record = dict[str, Any]
@@ -129,6 +129,8 @@ def _run(case: RunCase, world: World) -> Record:
     results = json.loads((run / "results.json").read_text())
     record: Record = {part: {name: results[name] for name in names} for part, names in FROM_RESULTS.items()}
     record["exact"] = {name: _line(value) for name, value in record["exact"].items()}
+    if BOTH_SCOPES in case.settings:  # other records are older than the second scope
+        record["percent"] |= {name: value for name, value in results.items() if name.endswith("_seen")}
     record |= {"bits": {}, "close": {}, "trained": {}, "chosen": {}, "labels": {}}
     _add_losses(record, run, results["final_losses"])
     _add_weights(record, run)

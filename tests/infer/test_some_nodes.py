@@ -139,6 +139,8 @@ def test_the_whole_graph_is_inferred_where_that_is_no_more_work_or_nothing_less_
     layers, chosen = layers_of(20, 64, 7), InferSettings(backend="numba")
     with pytest.raises(NeighbourhoodTooLargeError):
         inference_of(wide, layers, chosen).plan(np.arange(9000))
+    with pytest.raises(NeighbourhoodTooLargeError):  # as all memory is for something else
+        inference_of(wide, layers, chosen, besides_bytes=1 << 50).plan(np.arange(2))
     with pytest.raises(NeighbourhoodTooLargeError):
         inference_of(wide, layers, chosen, at(own_memory_bytes() + 20 * MIB)).plan(np.array([1]))
 

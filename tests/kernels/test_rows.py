@@ -103,3 +103,24 @@ def test_clean_csr_names_what_is_wrong_and_the_row(columns: list[int], values: l
     indptr = np.array([0, 0, len(columns)])
     out = np.empty_like(indptr), np.empty(len(columns), np.uint32), np.empty(len(columns), np.float32)
     assert rows.clean_csr(indptr, np.array(columns), np.array(values, np.float32), 3, *out) == (code, 1)
+
+
+@pytest.mark.parametrize(("first", "width"), [(0, 9), (3, 4), (8, 1), (2, 0)])
+def test_some_columns_of_sparse_rows_are_spread(first: int, width: int) -> None:
+    rng = np.random.default_rng(5)
+    dense = np.where(rng.random((20, 9)) < 0.3, rng.normal(size=(20, 9)), 0).astype(np.float32)
+    held = sparse.csr_matrix(dense)
+    out = np.full((11, width), 7, np.float32)
+    indptr = held.indptr.astype(np.int64)[4:16]  # as a piece has it: its offsets do not begin at 0
+    rows.csr_columns(indptr, held.indices.astype(np.uint32), held.data, first, out)
+    np.testing.assert_array_equal(out, dense[4:15, first : first + width])
+
+
+def test_squares_are_added_with_the_same_bits_for_any_slices_of_the_columns() -> None:
+    x = np.random.default_rng(6).normal(size=(30, 37)).astype(np.float32)
+    whole, sliced = np.full(30, 2.0), np.full(30, 2.0)
+    rows.add_squares(x, whole)
+    for start in range(0, 37, 5):
+        rows.add_squares(np.ascontiguousarray(x[:, start : start + 5]), sliced)
+    np.testing.assert_array_equal(whole, sliced)
+    np.testing.assert_allclose(whole, 2 + (x.astype(np.float64) ** 2).sum(axis=1), rtol=1e-14)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ import pytest
 
 from ecgl_scale import ECGL, GraphStore, TaskStream
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.infer.model_input import ModelInput
 from ecgl_scale.learn.tensors import load_tensors
 from ecgl_scale.session.forget import forget
 from ecgl_scale.session.forget_nodes import Asked
 from ecgl_scale.session.infer import Asked as AskedNodes
 from ecgl_scale.session.infer import infer_store
 from ecgl_scale.session.run import run
+from ecgl_scale.session.saved_model import load_model
 from ecgl_scale.session.update import update
-from tests.session.streams import config_of, read_json, without_clocks
+from tests.session.streams import Drawn, config_of, read_json, without_clocks, write_store
 
 KEYS = ("method=analytic", "analytic.width=48", "threads=1")
 PYTHON = {"analytic.width": 48, "analytic.ridge": 0.1, "threads": 1, "learn.scale": "none"}
@@ -73,6 +76,32 @@ def test_some_nodes_have_the_predictions_that_all_have(store: Path, trained: Pat
     np.testing.assert_allclose(own["score"], some["score"], rtol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def words(drawn: Drawn, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a graph with bags of words."""
+    x = (np.random.default_rng(1).random((len(drawn.x), 200)) < 0.03).astype(np.float32)
+    return write_store(tmp_path_factory.mktemp("words") / "graph.ecgl", replace(drawn, x=x))
+
+
+@pytest.mark.parametrize("scale", ["none", "row_l2", "standard"])
+def test_words_have_the_predictions_of_their_dense_rows(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str
+) -> None:
+    """Of all nodes and of some, though a store that the model is asked for later may be multiplied the other way."""
+    run(config_of(words, None, *KEYS, f"learn.scale={scale}"), tmp_path / "model")
+    assert load_model(tmp_path / "model").made_on(GraphStore.open(words)).multiplies_first == (scale != "standard")
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("node\n" + "\n".join(map(str, SOME[::9])) + "\n")
+    infer_store(tmp_path / "model", words, tmp_path / "first.parquet")
+    infer_store(tmp_path / "model", words, tmp_path / "some.parquet", asked=AskedNodes(nodes=nodes))
+    monkeypatch.setattr(ModelInput, "on", lambda made, graph, *, keeps_zeros: made)
+    infer_store(tmp_path / "model", words, tmp_path / "last.parquet")
+    first, last, some = (pq.read_table(tmp_path / f"{name}.parquet").to_pandas() for name in ("first", "last", "some"))
+    np.testing.assert_allclose(first["score"], last["score"], atol=1e-5)
+    assert np.mean(first["label"] == last["label"]) > 0.995
+    np.testing.assert_allclose(first.set_index("node").loc[SOME[::9]]["score"], some["score"], atol=1e-5)
+
+
 def test_random_numbers_of_another_numpy_are_noticed(store: Path, trained: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(trained, tmp_path / "other"))
     (other / "sealed.json").unlink()
@@ -99,13 +128,13 @@ def head_of(model: ECGL) -> Any:
     return Analytic._solve(state_of(directory), load_config(directory / "config.yaml"))[1]
 
 
-@pytest.mark.parametrize("by", ["class", "year"])
-def test_after_nodes_are_forgotten_the_head_is_that_of_a_graph_without_them(store: Path, by: str) -> None:
+@pytest.mark.parametrize("by", ["class", "year", "class, of words"])
+def test_after_nodes_are_forgotten_the_head_is_that_of_a_graph_without_them(store: Path, words: Path, by: str) -> None:
     """Also where their neighbours have learned with them; in a stream by years classes are of several tasks."""
-    graph = GraphStore.open(store)
+    graph = GraphStore.open(words if by == "class, of words" else store)
     stream = (
         TaskStream.class_incremental(graph, classes_per_task=2, seed=0)
-        if by == "class"
+        if by != "year"
         else TaskStream.time_incremental(graph, column="year", seed=0)
     )
     model = learned(graph, stream)

@@ -14,6 +14,7 @@ from ecgl_scale.base.memory import MemoryLimit
 from ecgl_scale.base.stopwatch import best_seconds
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import MemoryPlan
+from ecgl_scale.infer.model_input import ModelInput
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.run import run
 from ecgl_scale.session.setup import RunSetup
@@ -64,6 +65,18 @@ def test_sparse_features_cost_by_their_values(drawn: Drawn, tmp_path: Path) -> N
 
     few, more = at(0.01), at(0.05)
     assert all(few[stage] < more[stage] for stage in ("train", "remember"))
+
+
+def test_words_that_are_multiplied_first_take_a_closed_form_less_time(
+    drawn: Drawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (np.random.default_rng(1).random((len(drawn.x), 900)) < 0.01).astype(np.float32)
+    store = write_store(tmp_path / "words.ecgl", drawn, x=words)
+    config = config_of(store, None, "method=analytic", "analytic.width=512")
+    first = seconds_of(config)
+    monkeypatch.setattr(ModelInput, "on", lambda made, graph, *, keeps_zeros: made)
+    last = seconds_of(config)
+    assert 0 < first["train"] < last["train"]
 
 
 def test_more_epochs_take_longer_and_only_in_training(store: Path) -> None:

@@ -28,7 +28,8 @@ from ecgl_scale.config.sections import Section
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import UsageError
-from ecgl_scale.infer.hop_rows import HopRows
+from ecgl_scale.infer.input_rows import StackedRows
+from ecgl_scale.infer.model_input import ModelInput
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Labelled, Targets
 from ecgl_scale.learn.method.forgetting import Forgetting, Forgot
@@ -69,8 +70,8 @@ class TaskSizes:
     """Columns of the store's features, of which the model's input is made."""
     values_a_row: float | None
     """Stored values of an average sparse row; None for dense features."""
-    is_propagated: bool
-    """The model's input has passed along edges, and is dense."""
+    made: ModelInput
+    """How the model's input is made of features: as they are, or dense rows."""
     epoch_bytes: int
     """An epoch, besides the rows."""
     training_bytes: int
@@ -108,7 +109,7 @@ class TaskSizes:
 
     def _num_values(self, num_rows: int) -> int | None:
         """Stored values of so many sparse rows; None for dense ones."""
-        if self.values_a_row is None or self.is_propagated:
+        if self.values_a_row is None or self.made.is_made:
             return None
         return int(np.ceil(self.values_a_row * num_rows))
 
@@ -173,7 +174,7 @@ class Context(Protocol):
         """Feature rows of nodes of a task."""
         ...
 
-    def input_rows(self, task: Task) -> HopRows:
+    def input_rows(self, task: Task) -> StackedRows:
         """Rows of the model's input for every node of a task, made when they are asked for; for stacked hops."""
         ...
 

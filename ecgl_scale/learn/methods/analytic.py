@@ -53,7 +53,7 @@ from ecgl_scale.tasks.graphs import positions_of
 
 STAGE = "sum up"
 SQUARES = 6
-"""Squares of the width that are held at once: both sums, packed and whole, a copy and its Cholesky factor."""
+"""Squares of the width that are held at once: both sums, packed, of before and of now, and whole; a Cholesky factor."""
 
 
 class AnalyticConfig(Section):
@@ -126,19 +126,19 @@ class Analytic(Method):
         """Add up the task's rows, make the head, and return its squared error on training rows."""
         self._sum_up(context)
         self._learned = context.task.index, self._add_task(context)
-        train, head = self._solve(self._learned[1], context.config)
+        train, head = self._solve(self._learned[1], context.config, context.resources.threads)
         context.trainer.weights.take([torch.from_numpy(np.ascontiguousarray(head.T, np.float32))])
         return validation_error(head, train)
 
     @staticmethod
-    def _solve(kept: Arrays, config: RunConfig) -> tuple[BalancedSums, Columns]:
+    def _solve(kept: Arrays, config: RunConfig, threads: int = 1) -> tuple[BalancedSums, Columns]:
         """The sums over training rows, and the head that they give; the strength of the ridge is kept with the sums."""
         train, valid = (_balanced(kept, part) for part in PARTS)
         ridge = config.section(AnalyticConfig).ridge
         if ridge == "auto":
-            strength, head = choose_strength(train, valid)
+            strength, head = choose_strength(train, valid, threads=threads)
         else:
-            strength, head = float(ridge), solve_head(train, float(ridge))
+            strength, head = float(ridge), solve_head(train, float(ridge), threads=threads)
         kept["strength"] = np.array([strength])
         return train, head
 
@@ -146,7 +146,7 @@ class Analytic(Method):
         """Keep the sums; a run that was killed since reads them from the files of the task's classes."""
         if self._learned is None or self._learned[0] != context.task.index:
             self._learned = context.task.index, self._add_task(context)
-            self._solve(self._learned[1], context.config)  # the strength is kept, too
+            self._solve(self._learned[1], context.config, context.resources.threads)  # the strength is kept, too
         before, self.kept = self.kept, self._learned[1]
         self._learned = None
         # A kill may go back by one task, so what the last state names stays too.
@@ -230,7 +230,7 @@ class Analytic(Method):
             save_tensors(path, {**others, **sums.arrays(change.part)}, about={"kind": about["kind"]})
             num_rows += len(change.removed) - len(change.added)
         self.kept = self._all_sums(after, files, threads)
-        return Forgot(num_rows, self._solve(self.kept, forgetting.config)[1])
+        return Forgot(num_rows, self._solve(self.kept, forgetting.config, threads)[1])
 
     def _all_sums(self, keeping: Path, files: NDArray[Any], threads: int) -> Arrays:
         """What is kept, made anew from the files of all classes: exactly what it is without any other."""
@@ -252,7 +252,7 @@ class Analytic(Method):
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """Squares of the width, R, and rows while they are made."""
-        made = self.shape(config).made
+        made = sizes.made
         num_features, width = sizes.stored_features, sizes.num_features
         square = 8 * width * width
         kept = square + 16 * width * sizes.num_classes

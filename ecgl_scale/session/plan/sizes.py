@@ -80,7 +80,8 @@ class RunSizes:
     @cached_property
     def made(self) -> ModelInput:
         """How the model's input is made of features."""
-        return self.method.shape(self.config).made
+        made = self.method.shape(self.config).made
+        return made.on(self.graph, keeps_zeros=self.config.learn.scale != "standard")
 
     @cached_property
     def widths(self) -> tuple[int, ...]:

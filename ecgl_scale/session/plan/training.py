@@ -114,7 +114,7 @@ def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
         widths=sizes.widths,
         stored_features=sizes.graph.num_features,
         values_a_row=sizes.values_a_row,
-        is_propagated=sizes.made.is_made,
+        made=sizes.made,
         epoch_bytes=plan_epoch(sizes, num_rows).host_bytes,
         training_bytes=training.host_bytes,
         threads=sizes.resources.threads,

@@ -94,7 +94,8 @@ class _Work:
         self._rates = rates
         self._store_edges = graph.num_edges
         self._method = method_of(config)
-        self._made = self._method.shape(config).made
+        self._made = self._method.shape(config).made.on(graph, keeps_zeros=config.learn.scale != "standard")
+        self._num_values = 0.0 if graph.features is None else graph.features.num_values / graph.num_nodes
         becomes_dense = config.learn.scale == "standard" or self._made.is_made
         features = graph.features
         self._is_sparse = features is not None and features.is_sparse and not becomes_dense
@@ -130,11 +131,18 @@ class _Work:
 
     def _learn_at_once(self, stage: StagePlan) -> float:
         """Seconds of features passed along, of sums over rows in float64, and of heads, in closed form."""
-        columns = self._made.num_columns(self._num_features)
-        hops = sum(range(self._made.num_hops + 1))
-        total = self._disk(0.0, stage.written_bytes) + hops * self._send(sum(self._edges), self._num_features)
+        made, num_features = self._made, self._num_features
+        columns, hops, edges = made.num_columns(num_features), sum(range(made.num_hops + 1)), sum(self._edges)
+        total = self._disk(0.0, stage.written_bytes)
+        if made.multiplies_first:  # all nodes, with their words
+            total += hops * self._send(edges, made.width) + made.num_hops * self._send(edges, num_features)
+            mapped = 2.0 * (made.num_hops + 1) * SPARSE_COST * self._num_values * made.width
+            total += self._operations(sum(self._nodes) * mapped)
+            mapped = 0.0
+        else:
+            total += hops * self._send(edges, num_features)
+            mapped = 2.0 * made.num_stacked(num_features) * made.width
         for rows in self._rows:
-            mapped = 2.0 * self._made.num_stacked(self._num_features) * self._made.width
             total += self._operations(rows * (1 + VALID_SHARE) * (mapped + DOUBLE_COST * columns**2))
             total += self._operations(NUM_HEADS * DOUBLE_COST * columns**3 / 3) + STEP_SECONDS
         return total

@@ -16,6 +16,7 @@ from ecgl_scale.config.schema import config_from_mapping
 from ecgl_scale.engine.scripted import ScriptedExecutor
 from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.infer.model_input import ModelInput
+from ecgl_scale.infer.projected_rows import ProjectedRows
 from ecgl_scale.infer.random_features import RandomFeatures
 from ecgl_scale.learn.methods.analytic import Analytic
 from ecgl_scale.session.learner import Learner
@@ -114,9 +115,11 @@ def tensors_of(learner: Learner) -> dict[str, Any]:
     return {**learner.tensors(), **learner.method.state()}
 
 
-@pytest.mark.parametrize("keys", [("threads=2",), ("infer.partitions=5",), ("learn.block_rows=64",)])
+@pytest.mark.parametrize("keys", [("threads=2",), ("infer.partitions=5",), ("learn.block_rows=64",), ("words",)])
 @pytest.mark.parametrize("width", [40, 700])
-def test_threads_memory_and_blocks_change_no_bit(store, cache, tmp_path, keys, width):
+def test_threads_memory_and_blocks_change_no_bit(store, drawn, cache, tmp_path, keys, width):
+    if keys == ("words",):
+        store, cache, keys = write_store(tmp_path / "sparse.ecgl", in_words(drawn)), None, ("threads=2",)
     found = []
     little = f"memory={own_memory_bytes() + 400 * MIB}"  # the process of the tests may hold much already
     for name, more in (("plain", ()), ("other", (*keys, little))):
@@ -154,15 +157,50 @@ def test_one_pass_over_everything_gives_the_same_head_as_task_by_task(drawn, tmp
     assert np.abs(heads[0] - heads[1]).max() <= 1e-10 * np.abs(heads[0]).max()
 
 
-def test_sparse_features_have_the_head_of_their_dense_rows(drawn, tmp_path):
-    x = (np.random.default_rng(1).random((len(drawn.x), 200)) < 0.03).astype(np.float32)
-    sparse = replace(drawn, x=x)
+def in_words(drawn: Drawn, num_words: int = 200) -> Drawn:
+    """The same graph with bags of words; some nodes have none."""
+    x = (np.random.default_rng(1).random((len(drawn.x), num_words)) < 0.03).astype(np.float32)
+    x[::17] = 0
+    return replace(drawn, x=x)
+
+
+@pytest.mark.parametrize("hops", [0, 1, 3])
+@pytest.mark.parametrize("width", [32, 530])
+def test_sparse_features_have_the_head_of_their_dense_rows(drawn, tmp_path, hops, width):
+    sparse = in_words(drawn)
     store = write_store(tmp_path / "sparse.ecgl", sparse)
     assert GraphStore.open(store).has_sparse_features
-    learner = new_learner(analytic_config(store, None), tmp_path / "run")
+    config = analytic_config(store, None, f"analytic.hops={hops}", f"analytic.width={width}")
+    learner = new_learner(config, tmp_path / "run")
     learn(learner, 0, 1, 2)
+    is_projected = isinstance(learner.predictor.features_of(learner.stream[0]), ProjectedRows)
+    assert is_projected == (hops > 0)
     wanted = naive_head(sparse, learner)
     np.testing.assert_allclose(head_of(learner), wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("inter_task_edges", [False, True])
+def test_sparse_features_give_the_same_logits_whichever_way_they_are_multiplied(
+    drawn, tmp_path, monkeypatch, inter_task_edges
+):
+    """The graph of a task and that of all tasks may go different ways."""
+    store = write_store(tmp_path / "sparse.ecgl", in_words(drawn))
+    config = analytic_config(store, None, f"tasks.inter_task_edges={inter_task_edges}", "tasks.eval_scope=seen")
+    logits = {}
+    for name in ("first", "last"):
+        learner = new_learner(config, tmp_path / name)
+        learn(learner, 0, 1, 2)
+        task, weights = learner.stream[2], learner.weights
+        rows = learner.predictor.features_of(task)
+        assert isinstance(rows, ProjectedRows) == (name == "first")
+        [seen] = learner.predictor.seen_logits(weights, task, [task.test_ids])
+        logits[name] = learner.predictor.logits(weights, task, task.test_ids), seen
+        monkeypatch.setattr(ModelInput, "on", lambda made, graph, *, keeps_zeros: made)
+    for one, other in zip(logits["first"], logits["last"], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    other = learner.predictor._of_all_seen
+    assert other is not None
+    assert not isinstance(other[1], ProjectedRows)
 
 
 def test_the_ridge_is_chosen_by_the_error_on_validation_nodes(store, cache, tmp_path):
@@ -214,9 +252,11 @@ def test_a_killed_run_goes_on_with_the_same_bits(store, cache, tmp_path):
     assert len(names) <= 2 * 6  # a class has the sums of now and of one task before
 
 
-def test_workers_that_know_descriptions_alone_give_the_same_results(store, tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_workers_that_know_descriptions_alone_give_the_same_results(drawn, tmp_path, monkeypatch, is_sparse):
     from tests.session.test_executors import same_parts, use
 
+    store = write_store(tmp_path / "graph.ecgl", in_words(drawn) if is_sparse else drawn)
     wanted = run(analytic_config(store, None), tmp_path / "local")
     script = ScriptedExecutor(tmp_path / "counts", failures={("learn.class_sums", 0): [OSError(5, "disk")]})
     use(script, monkeypatch)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ecgl_scale.infer.model_input import ModelInput
 from ecgl_scale.learn.method.base import TaskSizes
 from ecgl_scale.learn.method.table import built_in_methods, create_method
 from ecgl_scale.units import format_bytes
@@ -32,7 +33,7 @@ LARGE = TaskSizes(
     widths=(100, 256, 10),
     stored_features=100,
     values_a_row=None,
-    is_propagated=False,
+    made=ModelInput(),
     epoch_bytes=70 << 20,
     training_bytes=400 << 20,
     threads=2,
@@ -48,7 +49,12 @@ def test_the_state_is_in_the_plan_and_not_larger_than_planned(
     learner = new_learner(config, tmp_path)
     learn(learner, 0, 1, 2)
     size = sum(array.nbytes for array in learner.method.state().values())
-    sizes = replace(LARGE, widths=tuple(learner.weights.widths), stored_features=learner.graphs.graph.num_features)
+    sizes = replace(
+        LARGE,
+        widths=tuple(learner.weights.widths),
+        stored_features=learner.graphs.graph.num_features,
+        made=learner.shape.made,
+    )
     planned = learner.method.plan(config, sizes).state_bytes
     assert size <= 1.1 * planned + 64
     keeps_bank = learner.method.keeps_bank
