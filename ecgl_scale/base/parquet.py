@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import DTypeLike, NDArray
 
+from ecgl_scale.base.arrow import as_arrow
 from ecgl_scale.base.durable import atomic_file
 
 ROWS_AT_ONCE = 1 << 20
@@ -55,9 +55,3 @@ def write_tables(
     ):
         for table in tables:
             writer.write_table(table)
-
-
-def as_arrow(column: NDArray[Any], dtype: DTypeLike | None = None) -> pa.Array:
-    """Wrap a column without a copy, and without ``pyarrow.array``, which imports pandas where it can: 30 MiB."""
-    values = np.ascontiguousarray(column, dtype)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
