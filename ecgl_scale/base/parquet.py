@@ -39,6 +39,12 @@ def write_parquet(
     write_tables(path, schema, tables, repeated=repeated, needed_bytes=needed_bytes)
 
 
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a table, or some columns, without ``pyarrow.parquet.read_table``, which imports pandas where it can."""
+    with pq.ParquetFile(path) as file:
+        return file.read(None if columns is None else list(columns))
+
+
 def write_tables(
     path: Path,
     schema: pa.Schema,

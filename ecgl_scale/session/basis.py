@@ -104,11 +104,18 @@ class Basis:
     def has_new_nodes(self, config: RunConfig) -> bool:
         """Whether the store has nodes that came after those which the model has seen."""
         graph = open_store(config)
-        self._require_same_rows(graph)
+        self._require_same_store(graph)
         return graph.num_nodes > self.state.new_from
 
-    def _require_same_rows(self, graph: GraphStore) -> None:
-        """Refuse a store whose rows have other numbers by now: the model knows the nodes of its tasks by them."""
+    def _require_same_store(self, graph: GraphStore) -> None:
+        """Refuse a store in which rows or classes have other numbers: the model knows nodes and classes by them."""
+        known, named = self.seal.class_names, graph.class_names
+        if known is not None and (named is None or named[: len(known)] != known):
+            raise InvalidInputError(
+                "the store is not the one that the model has learned: its classes have other names, or other numbers",
+                where=graph.path,
+                expected=f"the classes {', '.join(known)}, in this order",
+            )
         erased = num_erased_of(graph.manifest)
         if self.seal.num_erased is not None and erased != self.seal.num_erased:
             raise InvalidInputError(
@@ -156,7 +163,7 @@ class Basis:
 
         A store that has been compacted knows no generations any more: then all tasks have the edges of today.
         """
-        self._require_same_rows(graph)
+        self._require_same_store(graph)
         stream = TaskStream.load(self.directory / SPLIT_NAME, graph, may_have_grown=True)
         try:
             is_known = at_generation(graph, self.seal.generation).identity == self.seal.store_identity

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ecgl_scale.base.arrow import as_numpy
-from ecgl_scale.base.parquet import ROWS_AT_ONCE, write_parquet
+from ecgl_scale.base.parquet import ROWS_AT_ONCE, read_parquet, write_parquet
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.graph import GraphStore
 
@@ -152,7 +151,7 @@ def write_split(
 def read_split(path: Path) -> SplitFile:
     """Read what ``write_split`` wrote. Memory: 17 bytes a node of the tasks, twice."""
     try:
-        table = pq.read_table(path)
+        table = read_parquet(path)
         head = json.loads((table.schema.metadata or {})[_HEAD])
         node, task, part = (as_numpy(table[name].combine_chunks()) for name in ("node", "task", "part"))
         position = (

@@ -305,6 +305,7 @@ def test_a_model_that_has_forgotten_is_not_resumed_as_a_run(trained: Path, marke
         with pytest.raises(UsageError, match=r"has forgotten nodes or a class on request[\s\S]*ecgl update"):
             run(config, path, resume=True)
         assert all_bytes(path) == before
+        assert run_cli("verify", path).code == 0
 
 
 @pytest.mark.parametrize("kind", ["float16", "sparse"])

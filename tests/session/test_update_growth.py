@@ -22,7 +22,7 @@ from tests.faults.running import run_cli
 from tests.resources import at
 from tests.session.growing import CUTS, append_part, grow_store
 from tests.session.model_contents import all_bytes
-from tests.session.streams import FEW_EPOCHS, Drawn, config_of, read_json
+from tests.session.streams import FEW_EPOCHS, Drawn, config_of, read_json, write_store
 from tests.session.test_update import check_same
 
 GENERATIONS = (FEW_EPOCHS, "tasks.kind=generation")
@@ -154,3 +154,14 @@ def test_tests_may_be_left_out_and_made_again(drawn: Drawn, grown: Path, tmp_pat
     assert found["final_losses"] == whole["final_losses"]
     with pytest.raises(UsageError, match=r"learn\.epochs"):
         update(model, store, tmp_path / "other", overrides=["learn.epochs=7"])
+
+
+def test_a_store_with_other_names_of_classes_is_foreign(drawn: Drawn, tmp_path: Path) -> None:
+    stores = {}
+    for name, letters in (("own", "abcdef"), ("other", "fedcba")):
+        y = [letters[label] for label in np.sort(drawn.y)]
+        stores[name] = write_store(tmp_path / f"{name}.ecgl", drawn, y=y)
+    run(config_of(stores["own"], None, FEW_EPOCHS, "tasks.class_order=[a,b]"), tmp_path / "model")
+    with pytest.raises(InvalidInputError, match="other names"):
+        update(tmp_path / "model", stores["other"], tmp_path / "updated", where="label in c, d")
+    assert update(tmp_path / "model", stores["own"], tmp_path / "updated", where="label in c, d")["num_tasks"] == 2
