@@ -56,14 +56,13 @@ def _hundredth(title: str, graph: dict[str, Any]) -> str:
     running = [_running_row(name, *pair) for name, pair in _pairs(graph, "running").items()]
     starts = ["step", "s", "times less", "processor s", "times less", "start, processor s", "20 times from"]
     commands = [_command_row(name, *pair, graph) for name, pair in _pairs(graph, "commands").items()]
-    return f"{title}: {said}. In a process that runs:\n\n{_table(heads, running)}\n\nAs commands:\n\n" + _table(
-        starts, commands
-    )
+    found = f"{title}: {said}. In a process that runs:\n\n{_table(heads, running)}"
+    return found if not commands else f"{found}\n\nAs commands:\n\n{_table(starts, commands)}"
 
 
 def _pairs(graph: dict[str, Any], how: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """What is new and everything, by step; a run of everything is measured in a process that runs alone."""
-    steps, running = graph[how], graph["running"]
+    steps, running = graph.get(how, {}), graph["running"]
     found = {name: (steps[name]["new"], steps[name]["everything"]) for name in ("append", "infer") if name in steps}
     if "update" in steps and "run" in running:
         for name, side in (("update", "new"), ("untested", "untested")):
