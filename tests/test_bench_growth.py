@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from bench.growth.parts import Arriving, by_classes, by_release
+from bench.growth.products import prepare
 from bench.growth.real import BY_TIME, Case, grow
-from bench.growth.table import render
+from bench.growth.running import Place, measure
+from bench.growth.table import WANTED, enough_nodes, render
+
+HOW = ("running", "commands")
 
 
 def write_graph(path: Path) -> Path:
@@ -60,3 +64,27 @@ def test_growth_gives_the_numbers_of_a_run_on_the_whole(tmp_path: Path) -> None:
     assert result["rows"][-1]["aa"] == result["whole"]["aa"]
     assert f"| {result['rows'][1]['num_new_nodes']} |" in render({"real": {"a graph": result}})
     assert not list(tmp_path.glob("*.ecgl"))
+
+
+def test_the_size_from_which_commands_reach_the_ratio_is_where_they_have_it() -> None:
+    size = enough_nodes(2.0, 0.5, 30.0, 1000)
+    assert size is not None
+    times = size / 1000
+    assert (2.0 + times * 30.0) / (2.0 + times * 0.5) == pytest.approx(WANTED)
+    assert enough_nodes(2.0, 2.0, 30.0, 1000) is None
+
+
+def test_a_graph_is_prepared_once_and_its_steps_are_measured(tmp_path: Path) -> None:
+    prepare(tmp_path / "g", 600, 1, is_near=True)
+    made = (tmp_path / "g" / "model" / "sealed.json").stat().st_mtime_ns
+    prepare(tmp_path / "g", 600, 1, is_near=True)
+    assert (tmp_path / "g" / "model" / "sealed.json").stat().st_mtime_ns == made
+    place = Place(tmp_path / "g")
+    found = {step: measure(step, place, 1) for step in ("append", "infer", "update")}
+    assert found["append"]["new"][0].seconds > 0
+    assert set(found["update"]) == {"new", "untested"}
+    side = {"seconds": {"median": 1.0}, "cpu_seconds": 0.5, "written_bytes": 10, "fixed": {"cpu_seconds": 0.1}}
+    graph = {name: {step: {"new": side, "everything": side} for step in ("append", "infer")} for name in HOW}
+    table = render({"products": {"near": {**graph, "num_reached": 5, "num_nodes": 600}}})
+    assert "| append / ingest | 1.0 / 1.0 | 1.0 | 0.50 / 0.50 | 1.0 | 0.0 / 0 | 1 |" in table
+    assert "never" in table

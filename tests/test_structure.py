@@ -74,6 +74,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "numba": tuple(f"kernels/ecgl_kernels/{name}.py" for name in ("_bits", "_cache", "_jit", "_vector")),
     "llvmlite": ("kernels/ecgl_kernels/_bits.py", "kernels/ecgl_kernels/_vector.py"),  # what numba cannot say
     "pyarrow": (
+        "ecgl_scale/base/arrow.py",
         "ecgl_scale/base/parquet.py",
         "ecgl_scale/store/",
         "ecgl_scale/rank/scores.py",
@@ -89,7 +90,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "safetensors": ("ecgl_scale/learn/tensors.py",),
     "obstore": ("ecgl_scale/base/objects/client.py",),
     "crc32c": ("ecgl_scale/base/durable.py",),
-    "zarr": ("ecgl_scale/store/features/dense_write.py", "ecgl_scale/store/sources/node_files.py"),
+    "zarr": ("ecgl_scale/store/sources/node_files.py",),
     "typer": ("ecgl_scale/cli/",),
     "rich": ("ecgl_scale/cli/",),
     "ogb": ("ecgl_scale/store/sources/ogb_evaluator.py",),

@@ -17,7 +17,7 @@ from typing import Any
 from bench import harness
 from bench.accuracy import DATA
 from bench.growth.generations import ten_generations
-from bench.growth.products import one_hundredth
+from bench.growth.products import STEPS, one_hundredth
 from bench.growth.real import CASES, grow
 from bench.growth.table import render
 
@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument("--real", action="store_true", help="debian_packages by release, amazon_computers by classes.")
     parser.add_argument("--products", action="store_true", help="One hundredth more of a products-sized graph.")
     parser.add_argument("--generations", action="store_true", help="Ten generations against the compacted store.")
+    parser.add_argument("--steps", nargs="*", choices=STEPS, default=STEPS, help="Of --products; others are kept.")
+    parser.add_argument("--keep", action="store_true", help="Keep what was prepared, and use it again.")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--nodes", type=int, help="Nodes of the generated graph; default: as ogbn-products.")
     parser.add_argument("--repeats", type=int, default=3)
@@ -44,18 +46,27 @@ def main() -> None:
     chosen = [name for name in names if getattr(arguments, name)] or list(names)
     found = _recorded()
     for name in chosen:
-        shutil.rmtree(arguments.work, ignore_errors=True)
-        arguments.work.mkdir(parents=True)
+        if not arguments.keep:
+            shutil.rmtree(arguments.work, ignore_errors=True)
+        arguments.work.mkdir(parents=True, exist_ok=True)
         if name == "real":
             found[name] = {
                 title: grow(case, arguments.data, arguments.work, arguments.epochs) for title, case in CASES.items()
             }
         elif name == "products":
-            found[name] = one_hundredth(arguments.work, arguments.nodes, arguments.epochs, arguments.repeats)
+            found[name] = one_hundredth(
+                arguments.work,
+                arguments.nodes,
+                arguments.epochs,
+                arguments.repeats,
+                tuple(arguments.steps),
+                found.get(name, {}),
+            )
         else:
             found[name] = ten_generations(arguments.work, arguments.nodes, arguments.repeats)
         harness.save(RECORD, found)
-    shutil.rmtree(arguments.work)
+    if not arguments.keep:
+        shutil.rmtree(arguments.work)
 
 
 def _recorded() -> dict[str, Any]:

@@ -6,7 +6,10 @@ Nodes have a random month of twelve, the new ones the thirteenth; a task is a mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from bench.inference import _size as size_options
 from ecgl_scale.store.graph import GraphStore
 
 NUM_MONTHS = 12
+PIECES_NAME = "pieces.json"
 NUM_HOPS = 2
 """As many as the model has layers."""
 REACH = 2000
@@ -34,6 +38,20 @@ class Pieces:
     num_new_nodes: int
     num_reached: int
     """Nodes that the new ones see within ``NUM_HOPS``, themselves too."""
+
+    @classmethod
+    def read(cls, work: Path) -> Pieces:
+        """What ``write`` left in a folder."""
+        return cls(**json.loads((work / PIECES_NAME).read_text(encoding="utf-8")))
+
+    def write(self, work: Path) -> None:
+        """Keep what is where, so that steps can be measured one at a time."""
+        (work / PIECES_NAME).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def copy_by_links(store: Path, target: Path) -> None:
+    """A store's files never change, and its manifest is replaced."""
+    shutil.copytree(store, target, copy_function=os.link)
 
 
 def cut(work: Path, num_nodes: int | None, num_parts: int = 1, *, is_near: bool = False) -> Pieces:

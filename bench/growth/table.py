@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 GRAPHS = {"all_over": "Edges all over the graph", "near": "Edges to near nodes"}
-STEPS = {"append": "append / ingest", "update": "update / run", "infer": "infer --nodes new / infer"}
+STEPS = {
+    "append": "append / ingest",
+    "infer": "infer --nodes new / infer",
+    "update": "update / run",
+    "untested": "update --evaluate none / run",
+}
+WANTED = 20
 
 
 def render(record: dict[str, Any]) -> str:
@@ -40,43 +46,64 @@ def _real(title: str, case: dict[str, Any]) -> str:
 
 
 def _products(case: dict[str, Any]) -> str:
-    parts = [_hundredth(title, case[name]) for name, title in GRAPHS.items() if name in case]
-    return "\n\n".join(parts)
+    return "\n\n".join(_hundredth(title, case[name]) for name, title in GRAPHS.items() if name in case)
 
 
 def _hundredth(title: str, graph: dict[str, Any]) -> str:
-    rows = [
-        [
-            STEPS[name],
-            f"{step['new_seconds']['median']:.1f} / {step['everything_seconds']['median']:.1f}",
-            f"{step['times_faster']:.1f}",
-            f"{step['new_fixed_seconds']['median']:.1f} / {step['everything_fixed_seconds']['median']:.1f}",
-            f"{step['times_faster_without_fixed']:.1f}",
-            f"{step['new_cpu_seconds']:.1f} / {step['everything_cpu_seconds']:.1f}",
-            f"{step['times_less_cpu']:.1f}",
-            f"{step['times_less_cpu_without_fixed']:.1f}",
-            f"{step['new_bytes'] / 1e6:.1f} / {step['everything_bytes'] / 1e6:.1f}",
-            f"{step['times_fewer_bytes']:.0f}",
-        ]
-        for name, step in graph["steps"].items()
-    ]
-    heads = [
-        "step",
-        "s",
-        "times less",
-        "fixed, s",
-        "without",
-        "processor s",
-        "times less",
-        "without",
-        "MB",
-        "times less",
-    ]
     reached = graph["num_reached"] / graph["num_nodes"]
-    said = (
-        f"{graph['num_nodes']:,} nodes, {graph['num_edges']:,} edges; the new nodes see {reached:.1%} within two hops"
-    )
-    return f"{title}: {said}:\n\n{_table(heads, rows)}"
+    said = f"{graph['num_nodes']:,} nodes; the new nodes see {reached:.1%} within two hops"
+    heads = ["step", "s", "times less", "processor s", "times less", "MB", "times less"]
+    running = [_running_row(name, *pair) for name, pair in _pairs(graph, "running").items()]
+    starts = ["step", "s", "times less", "processor s", "times less", "start, processor s", "20 times from"]
+    commands = [_command_row(name, *pair, graph) for name, pair in _pairs(graph, "commands").items()]
+    found = f"{title}: {said}. In a process that runs:\n\n{_table(heads, running)}"
+    return found if not commands else f"{found}\n\nAs commands:\n\n{_table(starts, commands)}"
+
+
+def _pairs(graph: dict[str, Any], how: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """What is new and everything, by step; a run of everything is measured in a process that runs alone."""
+    steps, running = graph.get(how, {}), graph["running"]
+    found = {name: (steps[name]["new"], steps[name]["everything"]) for name in ("append", "infer") if name in steps}
+    if "update" in steps and "run" in running:
+        for name, side in (("update", "new"), ("untested", "untested")):
+            found[name] = (steps["update"][side], running["run"]["everything"])
+    return found
+
+
+def _running_row(name: str, new: dict[str, Any], everything: dict[str, Any]) -> list[str]:
+    mega = [side["written_bytes"] / 1e6 for side in (new, everything)]
+    return [STEPS[name], *_times(new, everything), f"{mega[0]:.1f} / {mega[1]:.0f}", f"{mega[1] / mega[0]:.0f}"]
+
+
+def _command_row(name: str, new: dict[str, Any], everything: dict[str, Any], graph: dict[str, Any]) -> list[str]:
+    start = new["fixed"]["cpu_seconds"]
+    size = enough_nodes(start, *(side["cpu_seconds"] for side in _pairs(graph, "running")[name]), graph["num_nodes"])
+    said = "never" if size is None else f"{size / 1e6:,.1f} M nodes"
+    return [STEPS[name], *_times(new, everything), f"{start:.1f}", said]
+
+
+def enough_nodes(start: float, new: float, everything: float, num_nodes: int) -> float | None:
+    """Nodes of a graph from which on whole commands take ``WANTED`` times less, where both have the same start.
+
+    (start + k everything) / (start + k new) = WANTED, where k is how many times larger the graph is; None where there
+    is no such size.
+    """
+    gained = everything - WANTED * new
+    return None if gained <= 0 else num_nodes * (WANTED - 1) * start / gained
+
+
+def _times(new: dict[str, Any], everything: dict[str, Any]) -> list[str]:
+    clock = [side["seconds"]["median"] for side in (new, everything)]
+    processor = [side["cpu_seconds"] for side in (new, everything)]
+    return [
+        text
+        for first, second in (clock, processor)
+        for text in (f"{_seconds(first)} / {_seconds(second)}", f"{second / first:.1f}")
+    ]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def _generations(case: dict[str, Any]) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import DTypeLike, NDArray
 
+from ecgl_scale.base.arrow import as_arrow
 from ecgl_scale.base.durable import atomic_file
 
 ROWS_AT_ONCE = 1 << 20
@@ -39,6 +39,12 @@ def write_parquet(
     write_tables(path, schema, tables, repeated=repeated, needed_bytes=needed_bytes)
 
 
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a table, or some columns, without ``pyarrow.parquet.read_table``, which imports pandas where it can."""
+    with pq.ParquetFile(path) as file:
+        return file.read(None if columns is None else list(columns))
+
+
 def write_tables(
     path: Path,
     schema: pa.Schema,
@@ -55,9 +61,3 @@ def write_tables(
     ):
         for table in tables:
             writer.write_table(table)
-
-
-def as_arrow(column: NDArray[Any], dtype: DTypeLike | None = None) -> pa.Array:
-    """Wrap a column without a copy, and without ``pyarrow.array``, which imports pandas where it can: 30 MiB."""
-    values = np.ascontiguousarray(column, dtype)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])

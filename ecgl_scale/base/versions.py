@@ -16,6 +16,7 @@ from ecgl_scale.errors import InvalidInputError
 
 SEAL_NAME = "sealed.json"
 VERSIONS_NAME = "versions"
+FILES_OF_MODELS = (SEAL_NAME, "config.yaml")
 _NAMED = re.compile(r"(.+)@(\d{1,9})")
 _NUMBER = re.compile(r"\d{4,9}")
 
@@ -53,7 +54,7 @@ def is_model(given: Path) -> bool:
     """Whether a path names a model, or a run: not a store, and nothing that is not there."""
     named = _NAMED.fullmatch(str(given))
     model = Path(named[1]) if named is not None and not given.exists() else given
-    return any((path / name).exists() for path in (model, model / VERSIONS_NAME) for name in (SEAL_NAME, "config.yaml"))
+    return any((path / name).exists() for path in (model, *versions_of(model).values()) for name in FILES_OF_MODELS)
 
 
 def newest_of(directory: Path) -> Path:

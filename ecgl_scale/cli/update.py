@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,13 @@ from ecgl_scale.cli.run import Ranks, command_of_rank, print_results
 if TYPE_CHECKING:
     from ecgl_scale.base.events import EventSink
     from ecgl_scale.session.update import Update
+
+
+class Evaluate(StrEnum):
+    """What is tested after an update."""
+
+    ALL = "all"
+    NONE = "none"
 
 
 @takes_settings
@@ -61,6 +69,14 @@ def update(
         bool,
         typer.Option("--resume", help="Go on with an update that was stopped or killed; begin where none was begun."),
     ] = False,
+    evaluate: Annotated[
+        Evaluate | None,
+        typer.Option(
+            "--evaluate",
+            help="After learning, test on all tasks so far, or on none: tests grow with the store, learning does not. "
+            "As the model's config has it where nothing is said; what is said holds for later updates, too.",
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,7 +98,8 @@ def update(
 
     for path in (model, out):
         require_directory(path, what="ecgl update", fix="copy the model to this machine first")
-    asked = [*(overrides or []), *([] if ranks is None else [f"engine.ranks={ranks}"])]
+    tests = [] if evaluate is None else [f"tasks.evaluate={evaluate.value}"]
+    asked = [*(overrides or []), *tests, *([] if ranks is None else [f"engine.ranks={ranks}"])]
     given = [*asked, *([] if memory is None else [f"memory={memory}"]), *settings.overrides()]
     job = Update.open(model, location_of(store), out, where=where, overrides=given)
     if if_new and not job.basis.has_new_nodes(job.config):

@@ -65,10 +65,11 @@ def read_sealed(path: Path) -> dict[str, Any]:
 class Journal:
     """Notes of one job in ``directory``; ``identity`` says which."""
 
-    def __init__(self, directory: Path, identity: Json, *, every_seconds: float | None = None) -> None:
+    def __init__(self, directory: Path, identity: Json, *, patience: float = 1.0) -> None:
+        """Notes are so many times rarer than usual where they are large: ``patience``."""
         self.directory = directory
         self._identity = json.loads(json.dumps(identity))
-        self.every_seconds = EVERY_SECONDS if every_seconds is None else every_seconds
+        self.every_seconds = patience * EVERY_SECONDS
         self._saved_at = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:

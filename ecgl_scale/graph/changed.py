@@ -67,6 +67,6 @@ def _receivers_of(nodes: NodeSet, graph: GraphStore, resources: Resources) -> No
         for start in range(0, wanted, ROWS_AT_ONCE):
             found.add(stored.read(ids[start : start + ROWS_AT_ONCE]).values)
         return found
-    for block, rows in graph.edges.stream():
+    for block, rows in graph.edges.stream_parts():
         mark_receivers(rows.offsets, rows.values, block.start, nodes.words, found.words)
     return found

@@ -2,8 +2,11 @@
 
 The note says which step was under way and which of its blocks, and of those it reads, are finished, with what
 ``Matrices.restore`` must know of their rows. It is replaced after the rows are in their files, and files that it no
-longer names go after that. Blocks that take less than a second are saved together, so that an inference shorter than
-that writes nothing.
+longer names go after that.
+
+A note writes whole matrices, hundreds of bytes a node: what takes a second to compute takes about as long to write.
+So it comes after ten seconds of work, not after one as others do. A kill costs that much; an inference that is shorter,
+such as most tests of tasks, writes nothing; and of a long one the layers that nobody reads any more are not written.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from ecgl_scale.infer.layout import Layout
 from ecgl_scale.infer.matrices import Crcs, Matrices
 
 VERSION = 2
+PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class StepJournal:
     """Notes of one inference in ``directory``; ``identity`` says which."""
 
     def __init__(self, directory: Path, identity: dict[str, Json]) -> None:
-        self._journal = Journal(directory, {**identity, "version": VERSION})
+        self._journal = Journal(directory, {**identity, "version": VERSION}, patience=PATIENCE)
         self._crcs: dict[int, Crcs] = {}
         self._unsaved: dict[int, list[Block]] = {}
         self._step = -1

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.arrow import as_arrow, as_numpy
 from ecgl_scale.base.durable import DurableWriter, atomic_file, crc32c_of, storage_errors
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.errors import InvalidInputError, UsageError
@@ -167,13 +168,13 @@ class MemoryBank:
         """Write the bank to one file, whole or not at all. Memory: two write buffers."""
         import pyarrow as pa
 
-        columns = {name: pa.array(column) for name, column in self._columns().items()}
+        columns = {name: as_arrow(column) for name, column in self._columns().items()}
         if isinstance(self.rows, CsrBlock):
-            offsets = pa.array(self.rows.indptr)
-            columns["index"] = pa.LargeListArray.from_arrays(offsets, pa.array(self.rows.indices))
-            columns["value"] = pa.LargeListArray.from_arrays(offsets, pa.array(self.rows.values))
+            offsets = as_arrow(self.rows.indptr)
+            columns["index"] = pa.LargeListArray.from_arrays(offsets, as_arrow(self.rows.indices))
+            columns["value"] = pa.LargeListArray.from_arrays(offsets, as_arrow(self.rows.values))
         else:
-            columns["row"] = pa.FixedSizeListArray.from_arrays(pa.array(self.rows.reshape(-1)), self.num_features)
+            columns["row"] = pa.FixedSizeListArray.from_arrays(as_arrow(self.rows.reshape(-1)), self.num_features)
         batch = pa.record_batch(list(columns.values()), names=list(columns))
         batch = batch.replace_schema_metadata({**self._head(), "crc32c": f"{self._crc32c():08x}"})
         with atomic_file(path, needed_bytes=self.num_bytes) as partial, DurableWriter(partial) as writer:
@@ -229,17 +230,17 @@ class MemoryBank:
     def _of_batch(cls, batch: Any, num_features: int) -> MemoryBank:
         if any(column.null_count for column in batch.columns):
             raise ValueError("it has nulls")
-        node, task, label, importance, diversity = (np.array(batch.column(name).to_numpy()) for name in _COLUMNS)
+        node, task, label, importance, diversity = (np.array(as_numpy(batch.column(name))) for name in _COLUMNS)
         rows: Rows
         if "row" in batch.schema.names:
-            values = np.array(batch.column("row").flatten().to_numpy())
+            values = np.array(as_numpy(batch.column("row").flatten()))
             rows = values.reshape(batch.num_rows, num_features)
         else:
             index, value = batch.column("index"), batch.column("value")
             if not index.offsets.equals(value.offsets):
                 raise ValueError("columns and values have other offsets")
             parts = (index.offsets, index.values, value.values)
-            rows = CsrBlock(*(np.array(part.to_numpy()) for part in parts))
+            rows = CsrBlock(*(np.array(as_numpy(part)) for part in parts))
         bank = cls(num_features, node, task, label, importance, diversity, rows)
         _check_rows(rows, batch.num_rows, num_features)
         wanted = (np.int64, np.int64, np.int64, np.float64, np.float64)

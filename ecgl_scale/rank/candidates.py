@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ecgl_scale.base.arrow import as_numpy
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.npy import open_npy, reading
@@ -97,5 +98,5 @@ def _parquet_blocks(path: Path, is_split: bool) -> Iterator[NDArray[Any]]:
         for batch in file.iter_batches(BLOCK_IDS, columns=["node", "part"] if is_split else ["node"]):
             if batch.column("node").null_count:
                 raise InvalidInputError("a node id is missing", where=path, expected="an id in every row")
-            ids = batch.column("node").to_numpy()
-            yield ids[batch.column("part").to_numpy() == TRAIN] if is_split else ids
+            ids = as_numpy(batch.column("node"))
+            yield ids[as_numpy(batch.column("part")) == TRAIN] if is_split else ids

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ecgl_scale.base.parquet import ROWS_AT_ONCE, as_arrow, write_parquet, write_tables
+from ecgl_scale.base.arrow import as_arrow, as_numpy
+from ecgl_scale.base.parquet import ROWS_AT_ONCE, read_parquet, write_parquet, write_tables
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.keys.read import StoreKeys
 
@@ -76,10 +77,11 @@ def read_scores(path: Path, column: str, num_nodes: int) -> NDArray[np.float64]:
     """One column of a file with a score for every node, in node order: an earlier ranking to start from."""
     check_scores(path, column, num_nodes)
     with _unreadable(path, column):
-        table = pq.read_table(path, columns=["node", column])
-    if not np.array_equal(table["node"].to_numpy(), np.arange(num_nodes)):
+        table = read_parquet(path, ["node", column])
+        nodes, scores = (as_numpy(table[name].combine_chunks()) for name in ("node", column))
+    if not np.array_equal(nodes, np.arange(num_nodes)):
         raise InvalidInputError("the nodes are not in order", where=path, expected=f"all {num_nodes:,} nodes in order")
-    return np.asarray(table[column].to_numpy(), np.float64)
+    return np.asarray(scores, np.float64)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from ecgl_scale.session.saved_model import SavedModel, load_model
 from ecgl_scale.session.seal import Seal
 from ecgl_scale.session.setup import RunSetup, open_store, require_scored
 from ecgl_scale.session.state import MATRICES, RunState
+from ecgl_scale.store.compose import num_erased_of
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.verify import check_bytes
 from ecgl_scale.tasks.split import read_split
@@ -37,6 +38,8 @@ from ecgl_scale.tasks.stream import TaskStream
 from ecgl_scale.tasks.task_nodes import at_generation
 
 SPLIT_NAME = "split.parquet"
+FREE = ("store", "tasks.evaluate")
+"""Keys that an update may change, though results name them: when tests are made changes no model."""
 KEPT_FOLDERS = ("tests", "tasks")
 """Graphs of earlier tasks: those that belong to the model, and those that need not be extracted again."""
 
@@ -80,7 +83,7 @@ class Basis:
         return self.seal.num_tasks
 
     def config_for(self, store: object, overrides: list[str]) -> RunConfig:
-        """The model's config with another store, and other keys that change no result.
+        """The model's config with another store, and other keys that change nothing of what is learned.
 
         Raises
         ------
@@ -89,7 +92,7 @@ class Basis:
         """
         own = self.saved.config
         config = config_from_mapping({**own.to_mapping(), "store": str(store)}, overrides=overrides)
-        changed = differences(own.to_mapping(), config.to_mapping()) - {*NOT_IN_DIGEST, "store"}
+        changed = differences(own.to_mapping(), config.to_mapping()) - {*NOT_IN_DIGEST, *FREE}
         if changed:
             raise UsageError(
                 f"an update learns with the model's own settings, and these differ: {', '.join(sorted(changed))}",
@@ -100,7 +103,28 @@ class Basis:
 
     def has_new_nodes(self, config: RunConfig) -> bool:
         """Whether the store has nodes that came after those which the model has seen."""
-        return open_store(config).num_nodes > self.state.new_from
+        graph = open_store(config)
+        self._require_same_store(graph)
+        return graph.num_nodes > self.state.new_from
+
+    def _require_same_store(self, graph: GraphStore) -> None:
+        """Refuse a store in which rows or classes have other numbers: the model knows nodes and classes by them."""
+        known, named = self.seal.class_names, graph.class_names
+        if known is not None and (named is None or named[: len(known)] != known):
+            raise InvalidInputError(
+                "the store is not the one that the model has learned: its classes have other names, or other numbers",
+                where=graph.path,
+                expected=f"the classes {', '.join(known)}, in this order",
+            )
+        erased = num_erased_of(graph.manifest)
+        if self.seal.num_erased is not None and erased != self.seal.num_erased:
+            raise InvalidInputError(
+                f"the store was compacted after {erased - self.seal.num_erased:,} of its nodes were dropped, so its "
+                "rows have other numbers than those by which the model knows its tasks",
+                where=graph.path,
+                expected="the store with which the model was trained, or one that has grown from it",
+                fix="train a model anew on the store as it is: ecgl run; `ecgl drop` alone keeps the numbers",
+            )
 
     def setup(self, config: RunConfig, resources: Resources, generation: int | None = None) -> RunSetup:
         """The store, which must be the one that the model has learned, and the stream with one task more.
@@ -139,6 +163,7 @@ class Basis:
 
         A store that has been compacted knows no generations any more: then all tasks have the edges of today.
         """
+        self._require_same_store(graph)
         stream = TaskStream.load(self.directory / SPLIT_NAME, graph, may_have_grown=True)
         try:
             is_known = at_generation(graph, self.seal.generation).identity == self.seal.store_identity

@@ -21,6 +21,7 @@ from ecgl_scale.base.durable import storage_errors, write_atomically
 from ecgl_scale.base.events import Event, EventSink, WorkersHeard, WorkerStarted
 from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.output_file import refuse_inside_store
+from ecgl_scale.base.versions import versions_of
 from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, load_config
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.errors import InvalidInputError, StoreExistsError, UsageError
@@ -128,6 +129,17 @@ def refuse_other_run(path: Path, config: RunConfig) -> None:
             f"the run directory belongs to another config; these keys differ: {changed}",
             where=path,
             fix=f"resume with its own config, {path / CONFIG_NAME}, or choose another --out",
+        )
+
+
+def refuse_forgotten(path: Path) -> None:
+    """Refuse to resume a run whose model has forgotten something: a run on the store would bring it back."""
+    if any((found / FORGOTTEN_NAME).exists() for found in (path, *versions_of(path).values())):
+        raise UsageError(
+            "the model has forgotten nodes or a class on request, so it is not what a run on the store gives any more "
+            "and cannot be resumed as one",
+            where=path,
+            fix="learn what is new on top of it: ecgl update; or run anew, with another --out",
         )
 
 

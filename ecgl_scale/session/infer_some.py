@@ -47,6 +47,7 @@ from ecgl_scale.session.score_table import (
 )
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.checked import checked_ids
+from ecgl_scale.store.compose import num_erased_of
 from ecgl_scale.store.graph import GraphStore
 
 WRITE_ANEW = "write the predictions anew, without --update"
@@ -238,6 +239,9 @@ def _learned_nodes(model: SavedModel, graph: GraphStore) -> int:
             expected="a model with its seal, sealed.json",
             fix="name the nodes in a file",
         )
+    erased = model.more.get("num_erased")
+    if erased is not None:  # nodes before the new ones may have been erased since, which then have lower numbers
+        found -= num_erased_of(graph.manifest) - erased
     if found > graph.num_nodes:
         raise InvalidInputError(
             f"the model has learned from {found:,} nodes, and the store has {graph.num_nodes:,}",

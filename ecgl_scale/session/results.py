@@ -114,6 +114,7 @@ def write_metrics(path: Path, state: RunState) -> None:
     """Write one row a measured value: losses by task and epoch, accuracies by task and tested task."""
     import pyarrow as pa
 
+    from ecgl_scale.base.arrow import numbers_as_arrow, texts_as_arrow
     from ecgl_scale.base.parquet import write_tables
 
     rows: list[tuple[str, int, int | None, int | None, float]] = []
@@ -124,7 +125,8 @@ def write_metrics(path: Path, state: RunState) -> None:
             rows += [(kind, task, None, tested, value) for tested, value in enumerate(row)]
     places = {"task": pa.int64(), "epoch": pa.int64(), "tested": pa.int64()}
     schema = pa.schema({"kind": pa.string(), **places, "value": pa.float64()})
-    columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(schema.types)]
+    kinds, *numbers = zip(*rows, strict=True) if rows else [()] * len(schema)
+    columns = [texts_as_arrow(kinds), *map(numbers_as_arrow, numbers, schema.types[1:])]
     write_tables(path, schema, [pa.table(columns, schema=schema)], repeated=["kind", *places])
 
 

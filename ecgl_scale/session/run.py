@@ -37,7 +37,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import StopRequestedError, UsageError
 from ecgl_scale.session.basis import Basis
 from ecgl_scale.session.checkpoint import Checkpoints
-from ecgl_scale.session.directory import EventLog, RunDirectory, read_results
+from ecgl_scale.session.directory import EventLog, RunDirectory, read_results, refuse_forgotten
 from ecgl_scale.session.learner import Learner, learn_task
 from ecgl_scale.session.methods import about_method
 from ecgl_scale.session.plan.remedy import require_fit
@@ -79,6 +79,8 @@ def run(
     """
     if memray:
         require_memray()
+    if resume and basis is None:
+        refuse_forgotten(out)
     early: list[Event] = []
     team = team or Team()
     own = resources_of(config, _both(early.append, on_event), num_here=team.num_here)

@@ -137,7 +137,7 @@ def load_model(path: Path) -> SavedModel:
     seal = Seal.read(path)
     if seal is not None:
         seal.check(path, config, f"{WEIGHTS_DIRECTORY}/{MODEL_NAME}", f"{WEIGHTS_DIRECTORY}/{ABOUT_NAME}")
-        about["num_nodes"] = seal.num_nodes
+        about["num_nodes"], about["num_erased"] = seal.num_nodes, seal.num_erased
     return SavedModel(config, weights, classes, scaling, about)
 
 

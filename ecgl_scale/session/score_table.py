@@ -137,7 +137,7 @@ class Naming:
 
     def columns(self, batch: Scores) -> dict[str, pa.Array]:
         """The columns of a batch, in their order; dropped nodes have label -1 and score 0."""
-        from ecgl_scale.base.parquet import as_arrow
+        from ecgl_scale.base.arrow import as_arrow, texts_as_arrow
 
         if self.dropped is not None:
             gone = self.dropped.among(batch.nodes)
@@ -148,9 +148,7 @@ class Naming:
         found = {name: as_arrow(numbers[name], dtype) for name, dtype in COLUMNS.items()}
         if self.classes is not None:
             labels, places = np.unique(batch.label, return_inverse=True)
-            import pyarrow as pa
-
-            names = pa.array([self.classes.get(label) for label in labels.tolist()], pa.string())
+            names = texts_as_arrow([self.classes.get(label) for label in labels.tolist()])
             found = {"node": found["node"], "label": found["label"], "class": names.take(as_arrow(places)), **found}
         if self.keys is not None:
             name = self.keys.name if self.keys.name not in (*COLUMNS, "class") else "key"
@@ -210,11 +208,13 @@ def read_scores(path: Path, num_rows: int) -> Iterator[Scores]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from ecgl_scale.base.arrow import as_numpy
+
     start = 0
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(WRITE_ROWS, columns=list(COLUMNS)):
-                nodes, label, score = (np.array(column.to_numpy(zero_copy_only=False)) for column in batch.columns)
+                nodes, label, score = (np.array(as_numpy(column)) for column in batch.columns)
                 if not np.array_equal(nodes, np.arange(start, start + nodes.size)):
                     raise InvalidInputError(
                         "the predictions are not those of all nodes in order",

@@ -15,6 +15,7 @@ from ecgl_scale.base.versions import SEAL_NAME
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.journal import read_sealed, write_sealed
 from ecgl_scale.errors import InvalidInputError
+from ecgl_scale.store.compose import num_erased_of
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.stream import TaskStream
 from ecgl_scale.units import MIB
@@ -48,6 +49,8 @@ class Seal:
     class_names: tuple[str, ...] | None
     """Names of all classes that the store has, by label id, where it has names."""
     files: dict[str, WrittenFile]
+    num_erased: int | None = None
+    """Nodes that compactions had erased from the store by then; None in a seal of an earlier version."""
 
     @classmethod
     def write(cls, directory: Path, config: RunConfig, graph: GraphStore, stream: TaskStream) -> None:
@@ -61,6 +64,7 @@ class Seal:
             stream.classes,
             graph.class_names,
             {},
+            num_erased_of(graph.manifest),
         )
         seal.seal_again(directory)
 

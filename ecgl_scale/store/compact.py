@@ -19,7 +19,7 @@ from ecgl_scale.base.staging import remove_leftovers
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import StoreError
 from ecgl_scale.store.build import MIN_SPARE_BYTES, build_store
-from ecgl_scale.store.compose import generations_of, num_dropped_of
+from ecgl_scale.store.compose import ERASED, generations_of, num_dropped_of, num_erased_of
 from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.edges.write import RESERVE_BYTES
 from ecgl_scale.store.format import MANIFEST_NAME, Manifest
@@ -127,7 +127,6 @@ def _provenance(manifest: Manifest) -> dict[str, Json]:
     known = base.provenance.get("appended", [])
     earlier: list[Json] = known if isinstance(known, list) else [known]
     said = [dict(generation.provenance) for generation in appended if generation.dropped is None]
-    before = base.provenance.get("dropped_nodes", 0)
-    num_dropped = num_dropped_of(manifest) + (before if isinstance(before, int) else 0)
-    gone: dict[str, Json] = {"dropped_nodes": num_dropped} if num_dropped else {}
+    num_gone = num_dropped_of(manifest) + num_erased_of(manifest)
+    gone: dict[str, Json] = {ERASED: num_gone} if num_gone else {}
     return {**base.provenance, "appended": [*earlier, *said], **gone}

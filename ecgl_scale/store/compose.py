@@ -24,6 +24,9 @@ from ecgl_scale.store.generation import (
     manifest_name,
 )
 
+ERASED = "dropped_nodes"
+"""What the origin of a compacted store says: how many dropped nodes compactions have erased from it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GrownManifest(Manifest):
@@ -124,6 +127,12 @@ def generations_of(manifest: Manifest) -> tuple[Manifest, tuple[GenerationManife
 def num_dropped_of(manifest: Manifest) -> int:
     """Nodes that have a row and are no longer in the graph."""
     return manifest.num_dropped if isinstance(manifest, GrownManifest) else 0
+
+
+def num_erased_of(manifest: Manifest) -> int:
+    """Nodes that compactions have erased so far: with each of them the rows after it got other numbers."""
+    found = generations_of(manifest)[0].provenance.get(ERASED, 0)
+    return found if isinstance(found, int) else 0
 
 
 def num_edges_change(generation: GenerationManifest) -> int:

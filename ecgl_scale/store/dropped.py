@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ecgl_scale.base.arrow import as_arrow, as_numpy
 from ecgl_scale.base.durable import DurableWriter, WrittenFile
 from ecgl_scale.engine.work import Json
 from ecgl_scale.store.checked import corrupt, expected_file
@@ -117,7 +118,7 @@ def read_dropped(path: Path, expected: WrittenFile) -> Ids:
     """The ids of a file, as a copy."""
     mapped = map_checked(path, expected, check_crc=True)
     try:
-        ids = pa.ipc.open_file(mapped).get_batch(0).column("node").to_numpy()
+        ids = as_numpy(pa.ipc.open_file(mapped).get_batch(0).column("node"))
     except (pa.ArrowException, KeyError, IndexError) as error:
         raise corrupt(path, f"is not a file of dropped nodes: {error}") from error
     if ids.dtype != np.int64:
@@ -131,5 +132,5 @@ def write_dropped(path: Path, ids: Ids) -> WrittenFile:
     schema = pa.schema([pa.field("node", pa.int64(), nullable=False)], metadata={"version": "1"})
     with DurableWriter(path) as sink:
         with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
-            writer.write_batch(pa.record_batch([pa.array(ids)], schema=schema))
+            writer.write_batch(pa.record_batch([as_arrow(ids)], schema=schema))
         return sink.finish()

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ecgl_scale.base.arrow import as_arrow
 from ecgl_scale.base.events import EventSink, Note
-from ecgl_scale.base.parquet import as_arrow
 from ecgl_scale.engine.block import Block
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.checked import expected_file

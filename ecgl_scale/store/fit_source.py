@@ -105,13 +105,17 @@ def _fitting_keys(source: GraphSource, manifest: Manifest, store: AnyPath) -> li
         raise InvalidInputError("nodes of the store have no keys", where=store, fix="leave out --id-column")
     if section is None or not source.num_nodes:
         return []
+    if keys is not None and keys.as_written is not None and section.type == "string":
+        keys = replace(keys, type="string", blocks=keys.as_written, as_written=None)
     if keys is None or keys.name != section.name or keys.type != section.type:
         found = "none" if keys is None else f"{keys.name!r} of {keys.type}"
         raise InvalidInputError(
             f"the new nodes have other keys than the store: {found}",
             where=source.name if keys is None else keys.origin,
             expected=f"a column {section.name!r} of {section.type}, as {store} has",
-            fix=f"--id-column {section.name}",
+            fix=f"--id-column {section.name}"
+            if keys is None or keys.name != section.name
+            else "write the keys as those of the store; a store with keys of another type is an ingest of its own",
         )
     return [keys]
 

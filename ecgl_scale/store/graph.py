@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -28,6 +30,7 @@ from ecgl_scale.store.nodes import NodeColumns
 from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.remote import files_of
 from ecgl_scale.store.sources.arrays import array_source
+from ecgl_scale.store.sources.names import key_column
 from ecgl_scale.store.verify import check_bytes, check_files
 from ecgl_scale.store.view import read_view
 from ecgl_scale.units import MIB
@@ -165,16 +168,23 @@ class GraphStore:
         *,
         num_nodes: int | None = None,
         columns: dict[str, Any] | None = None,
+        keys: Sequence[Any] | None = None,
         memory: str | int | None = None,
     ) -> GraphStore:
         """Add new nodes, one a row of ``x``, ``y`` and ``columns``, and edges between any nodes; open what it became.
 
         Ids of ``edge_index`` are numbers of nodes of the whole graph: new nodes follow those there are. Edges are
-        treated as those of the store were when it was built. This graph stays as it was when it was opened.
+        treated as those of the store were when it was built. This graph stays as it was when it was opened. Where
+        nodes have keys, ``keys`` has one for each new node, texts or whole numbers as those of the store are.
         """
         from ecgl_scale.store.append import append_store
 
+        if keys is not None and num_nodes is None:
+            num_nodes = len(keys)
         source = array_source(edge_index, x=x, y=y, num_nodes=num_nodes, columns=columns, adds=True)
+        if keys is not None:
+            name = "key" if self.keys is None else self.keys.name
+            source = replace(source, columns=(*source.columns, key_column(name, keys)), id_column=name)
         append_store(source, self.path, Resources.of(memory), generation=self.generation)
         return type(self).open(self.path)
 
@@ -258,7 +268,7 @@ class GraphStore:
         """All edges as [2, E] int64, sorted by destination and then source. Memory: 16 bytes an edge."""
         edge_index = np.empty((2, self.num_edges), np.int64)
         position = 0
-        for block, rows in self.edges.stream():
+        for block, rows in self.edges.stream_parts():
             stop = position + rows.values.size
             edge_index[0, position:stop] = rows.values
             edge_index[1, position:stop] = np.repeat(np.arange(block.start, block.stop), np.diff(rows.offsets))

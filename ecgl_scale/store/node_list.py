@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.arrow import as_numpy
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.keys.find import find_rows, refuse, refuse_missing, whole_numbers
 from ecgl_scale.store.source import NameSource
@@ -51,7 +52,7 @@ def read_node_list(path: Path, graph: GraphStore, by_key: bool) -> NDArray[np.in
             found.append(find_rows(graph.keys, names, where))
         else:
             refuse_missing(names, where)
-            rows = whole_numbers(names, where).to_numpy()
+            rows = as_numpy(whole_numbers(names, where))
             is_outside = (rows < 0) | (rows >= graph.num_nodes)
             refuse(is_outside, names, where, f"is not one of {graph.num_nodes:,} nodes")
             found.append(rows)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ecgl_scale.base.arrow import as_arrow, as_numpy
 from ecgl_scale.base.durable import DurableWriter, WrittenFile
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.checked import corrupt
@@ -69,7 +70,7 @@ def write_columns(
                     values = _checked_cast(next(stream), dtype, column, start)
                     if column.name == LABEL:
                         class_counts.add(values, column, start)
-                    arrays.append(pa.array(values))
+                    arrays.append(as_arrow(values))
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
                 on_rows(min(batch_rows, num_nodes - start))
             for stream in streams:
@@ -123,7 +124,7 @@ class NodeColumns:
                 raise corrupt(path, f"is not an Arrow file: {error}") from error
             for index in range(reader.num_record_batches):
                 column = reader.get_batch(index).column(name)
-                values = column.to_numpy(zero_copy_only=not pa.types.is_boolean(column.type))
+                values = as_numpy(column)
                 yield start, self._live(name, start, values)
                 start += len(column)
 

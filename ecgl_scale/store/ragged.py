@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ecgl_scale.base.arrow import as_arrow, as_numpy
 from ecgl_scale.base.durable import DurableWriter, WrittenFile, crc32c_of, storage_errors
 from ecgl_scale.errors import IncompleteStoreError
 from ecgl_scale.store.checked import corrupt
@@ -42,7 +43,7 @@ def write_ragged(
 
     Memory: two write buffers.
     """
-    column = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(values))
+    column = pa.LargeListArray.from_arrays(as_arrow(offsets, np.int64), as_arrow(values))
     schema = pa.schema([pa.field("rows", column.type)], metadata=dict(metadata))
     with DurableWriter(path) as sink:
         with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
@@ -59,7 +60,7 @@ def read_ragged(path: Path, expected: WrittenFile, *, check_crc: bool, is_stream
     map_address = mapped.read_buffer(1).address
     try:
         column = pa.ipc.open_file(mapped).get_batch(0).column(0)
-        offsets, values = column.offsets.to_numpy(), column.values.to_numpy()
+        offsets, values = as_numpy(column.offsets), as_numpy(column.values)
     except (pa.ArrowException, IndexError, AttributeError) as error:
         raise corrupt(path, f"is not a ragged Arrow file: {error}") from error
     return Ragged(offsets, values, values.ctypes.data - map_address if values.size else 0)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from ecgl_scale.base.durable import crc32c_of
@@ -59,17 +60,23 @@ def typed(kind: type[Section], value: Any) -> Section:
 
 def read_section(kind: type[Section], values: Mapping[str, Any]) -> Section:
     """A dataclass of numbers, texts and lists of whole numbers, with exactly its fields."""
-    hints = get_type_hints(kind)
-    names = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
-    if set(values) != names:
-        raise ValueError(f"{kind.__name__} has keys {sorted(values)}, expected {sorted(names)}")
-    for name in names:
-        if hints[name] == list[int]:
+    expected = _types_of(kind)  # type: ignore[arg-type]
+    if values.keys() != expected.keys():
+        raise ValueError(f"{kind.__name__} has keys {sorted(values)}, expected {sorted(expected)}")
+    for name, hint in expected.items():
+        if hint == list[int]:
             for value in typed(list, values[name]):
                 typed(int, value)
         else:
-            typed(hints[name], values[name])
+            typed(hint, values[name])
     return kind(**values)
+
+
+@cache
+def _types_of(kind: type[Any]) -> dict[str, Any]:
+    """Types of the fields of a dataclass; a manifest has a section for each of hundreds of files."""
+    hints = get_type_hints(kind)
+    return {entry.name: hints[entry.name] for entry in fields(kind)}
 
 
 def safe_name(name: str, manifest: AnyPath, reserved: str) -> str:

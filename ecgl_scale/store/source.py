@@ -130,6 +130,8 @@ class NameSource:
     """``blocks(max_rows)`` yields arrays of ``type``, with nulls where a value is missing."""
     first_row: int = 0
     """What people call the first row: 0, or its line in a text file."""
+    as_written: Callable[[int], Iterator[pa.Array]] | None = None
+    """Text that the numbers were read from, where a file has them as text."""
 
     def where(self, row: int) -> str:
         """The place of row ``row``, counted from 0, for messages."""

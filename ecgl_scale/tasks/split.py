@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ecgl_scale.base.parquet import ROWS_AT_ONCE, write_parquet
+from ecgl_scale.base.arrow import as_numpy
+from ecgl_scale.base.parquet import ROWS_AT_ONCE, read_parquet, write_parquet
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.graph import GraphStore
 
@@ -151,17 +151,20 @@ def write_split(
 def read_split(path: Path) -> SplitFile:
     """Read what ``write_split`` wrote. Memory: 17 bytes a node of the tasks, twice."""
     try:
-        table = pq.read_table(path)
+        table = read_parquet(path)
         head = json.loads((table.schema.metadata or {})[_HEAD])
-        node, task, part = (table[name].to_numpy() for name in ("node", "task", "part"))
-        position = table["position"].to_numpy().astype(np.int64) if "position" in table.column_names else None
+        node, task, part = (as_numpy(table[name].combine_chunks()) for name in ("node", "task", "part"))
+        position = (
+            as_numpy(table["position"].combine_chunks()).astype(np.int64) if "position" in table.column_names else None
+        )
         version, num_tasks = head["version"], len(head["tasks"])
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(f"this is no file of tasks: {error}", where=path) from error
     if version != FILE_VERSION:
         raise InvalidInputError(f"the file has version {version}", where=path, expected=f"version {FILE_VERSION}")
     in_order = task.size == 0 or (np.all(np.diff(task) >= 0) and task[0] >= 0 and task[-1] < num_tasks)
-    if not in_order or (node.dtype, task.dtype, part.dtype) != (np.int64, np.int32, np.int8):
+    is_typed = node.dtype == np.int64 and task.dtype == np.int32 and part.dtype == np.int8
+    if not in_order or not is_typed:
         raise InvalidInputError("this is no file of tasks: its rows are not in the order of tasks", where=path)
     cuts = np.searchsorted(task, np.arange(num_tasks + 1))
     spans = [slice(cuts[index], cuts[index + 1]) for index in range(num_tasks)]

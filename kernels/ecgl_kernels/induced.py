@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels._jit import kernel
+from ecgl_kernels._search import count_up_to
 
 
 @kernel
@@ -31,7 +32,7 @@ def keep_edges(
     """
     start, stop = edges
     # The last row that begins at or before the first edge; empty rows before it begin there too.
-    row = np.searchsorted(offsets, start, side="right") - 1
+    row = count_up_to(offsets, start) - 1
     kept = 0
     while row < offsets.size - 1 and offsets[row] < stop:
         target = local_of[first_row + row]

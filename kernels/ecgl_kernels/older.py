@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels._jit import inline, kernel
+from ecgl_kernels._search import count_below
 from ecgl_kernels.tiles import RANGE_BITS
 
 UNIT_EDGES = 1 << 14
@@ -116,7 +117,7 @@ def merge_range(
 ) -> None:
     """Rows ``first`` up to ``stop``, merged; ``older`` has the rows that got edges, their starts, and the sources."""
     touched, starts, later = older
-    t = np.searchsorted(touched, first)
+    t = count_below(touched, first)
     row, place = first, 0
     out_offsets[0] = 0
     while row < stop:
@@ -149,7 +150,7 @@ def merge_some(
     out_offsets[0] = 0
     for r in range(rows.size):
         row = rows[r]
-        t = np.searchsorted(touched, row)
+        t = count_below(touched, row)
         start = stop = 0
         if t < touched.size and touched[t] == row:
             start, stop = starts[t], starts[t + 1]

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels._jit import kernel
+from ecgl_kernels._search import count_up_to
 from ecgl_kernels.tiles import RANGE_BITS
 
 L1, L2, DANGLING, TOTAL = 0, 1, 2, 3
@@ -48,7 +49,7 @@ def sweep_tiles(
     shift = np.uint32(RANGE_BITS)
     low = np.uint32((1 << RANGE_BITS) - 1)
     stop = first_edge + packed.size
-    tile = np.searchsorted(offsets, first_edge, side="right") - 1
+    tile = count_up_to(offsets, first_edge) - 1
     edge = first_edge
     while edge < stop:
         end = min(offsets[tile + 1], stop, ((edge >> UNIT_BITS) + 1) << UNIT_BITS)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from scipy.sparse import csr_matrix
 
 from ecgl_scale import ECGL, GraphStore, TaskStream
 from ecgl_scale.errors import InvalidInputError, LockedError, StoreExistsError, UsageError
@@ -23,7 +24,11 @@ from ecgl_scale.session.forget_nodes import Asked
 from ecgl_scale.session.infer import infer_store
 from ecgl_scale.session.run import run
 from ecgl_scale.session.update import update
+from ecgl_scale.store.build import build_store
+from ecgl_scale.store.source import CsrBlock
+from ecgl_scale.store.sources.arrays import array_source
 from tests.faults.running import run_cli
+from tests.resources import at
 from tests.session.model_contents import all_bytes, floats_of, ids_of
 from tests.session.streams import FEW_EPOCHS, Drawn, config_of, draw_graph, read_json, write_store
 
@@ -288,6 +293,41 @@ def test_ecgl_forgets_and_goes_on_with_the_stream_that_has_forgotten_the_same(
     check_forgotten(tmp_path / "saved", marked, np.setdiff1d(np.flatnonzero(marked.y == 3), []))
     assert len(read_json(tmp_path / "saved" / "forgotten.json")["requests"]) == 2
     assert ECGL.load(tmp_path / "saved").classes_ == (0, 1, 2, 3, 4, 5)
+
+
+def test_a_model_that_has_forgotten_is_not_resumed_as_a_run(trained: Path, marked_store: Path, tmp_path: Path) -> None:
+    config = config_of(marked_store, None, *KEPT)
+    forget(trained, tmp_path / "after", Asked(SOME))
+    model = copy_of(trained, tmp_path)
+    forget(model, model, Asked(SOME))
+    for path in (tmp_path / "after", model):
+        before = all_bytes(path)
+        with pytest.raises(UsageError, match=r"has forgotten nodes or a class on request[\s\S]*ecgl update"):
+            run(config, path, resume=True)
+        assert all_bytes(path) == before
+        assert run_cli("verify", path).code == 0
+
+
+@pytest.mark.parametrize("kind", ["float16", "sparse"])
+def test_rows_of_every_kind_leave_the_files(marked: Drawn, tmp_path: Path, kind: str) -> None:
+    is_sparse = kind == "sparse"
+    x = np.where(np.abs(marked.x) > 0.5, marked.x, 0) if is_sparse else marked.x.astype(np.float16)
+    arrays: dict[str, Any] = {"x": csr_matrix(x) if is_sparse else x, "y": marked.y}
+    how: dict[str, Any] = {"features_as": "sparse"} if is_sparse else {"feature_dtype": kind}
+    store = tmp_path / "graph.ecgl"
+    build_store(array_source(marked.edge_index, **arrays), store, at(), **how)
+    run(config_of(store, None, *KEPT), tmp_path / "model")
+    bank = Basis.open(tmp_path / "model").bank()
+    assert isinstance(bank.rows, CsrBlock) == is_sparse
+    assert is_sparse or bank.rows.dtype == np.float16
+    rows = [row[row != 0].tobytes()[:8] for row in x[SOME]]
+    before = all_bytes(tmp_path / "model")
+    assert any(row in before for row in rows)
+    forget(tmp_path / "model", tmp_path / "after", Asked(SOME))
+    after = all_bytes(tmp_path / "after")
+    assert not any(row in after for row in rows)
+    gone = set(SOME.tolist())
+    assert not any(ids & gone for ids in ids_of(tmp_path / "after").values())
 
 
 # --- bad input

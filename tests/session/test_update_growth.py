@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.session.ecgl_model import ECGL
+from ecgl_scale.session.infer import Asked, infer_store
 from ecgl_scale.session.run import run
 from ecgl_scale.session.update import update
+from ecgl_scale.store.compact import compact_store
+from ecgl_scale.store.drop import drop_nodes
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.stream import TaskStream
+from tests.faults.running import run_cli
+from tests.resources import at
 from tests.session.growing import CUTS, append_part, grow_store
-from tests.session.streams import FEW_EPOCHS, Drawn, config_of, read_json
+from tests.session.model_contents import all_bytes
+from tests.session.streams import FEW_EPOCHS, Drawn, config_of, read_json, write_store
 from tests.session.test_update import check_same
 
 GENERATIONS = (FEW_EPOCHS, "tasks.kind=generation")
@@ -108,3 +116,52 @@ def test_a_stream_of_generations_is_learned_in_python_as_by_a_run(drawn: Drawn, 
     assert TaskStream.of_generations(whole).split_hash == results["split_hash"]
     again = ECGL.load(tmp_path / "run")
     assert again.evaluate(whole, list(TaskStream.of_generations(whole))) == results["matrix"][-1]
+
+
+def test_a_store_whose_rows_have_other_numbers_is_refused(drawn: Drawn, tmp_path: Path) -> None:
+    store, model = tmp_path / "graph.ecgl", tmp_path / "model"
+    append_part(store, drawn, 0)
+    run(config_of(store, None, *GENERATIONS), model)
+    append_part(store, drawn, 1)
+    drop_nodes(store, np.array([3, 5]), at())
+    update(model, store, tmp_path / "dropped")  # they are hidden, and rows keep their numbers
+    compact_store(store, at())
+    before = all_bytes(model)
+    with pytest.raises(InvalidInputError, match=r"compacted after 2 of its nodes were dropped[\s\S]*ecgl run"):
+        update(model, store, tmp_path / "updated")
+    ran = run_cli("update", model, store, "--out", model, "--if-new")
+    assert ran.code == 3
+    assert "rows have other numbers" in ran.stderr
+    assert all_bytes(model) == before
+    assert not (tmp_path / "updated").exists()
+    found = infer_store(model, store, tmp_path / "new.parquet", asked=Asked(nodes="new"))
+    assert found["num_predicted"] == CUTS[2] - CUTS[1]
+
+
+def test_tests_may_be_left_out_and_made_again(drawn: Drawn, grown: Path, tmp_path: Path) -> None:
+    store, model = tmp_path / "graph.ecgl", tmp_path / "model"
+    append_part(store, drawn, 0)
+    run(config_of(store, None, *GENERATIONS), model)
+    append_part(store, drawn, 1)
+    untested = run_cli("update", model, store, "--out", model, "--evaluate", "none", "--json")
+    assert untested.code == 0, untested.stderr
+    assert json.loads(untested.stdout)["matrix"][1] == [None, None]
+    append_part(store, drawn, 2)
+    assert run_cli("update", model, store, "--out", model, "--evaluate", "all").code == 0
+    run(config_of(grown, None, *GENERATIONS), tmp_path / "whole")
+    found, whole = (read_json(path / "results.json") for path in (model / "versions" / "0002", tmp_path / "whole"))
+    assert found["matrix"][2] == whole["matrix"][2]
+    assert found["final_losses"] == whole["final_losses"]
+    with pytest.raises(UsageError, match=r"learn\.epochs"):
+        update(model, store, tmp_path / "other", overrides=["learn.epochs=7"])
+
+
+def test_a_store_with_other_names_of_classes_is_foreign(drawn: Drawn, tmp_path: Path) -> None:
+    stores = {}
+    for name, letters in (("own", "abcdef"), ("other", "fedcba")):
+        y = [letters[label] for label in np.sort(drawn.y)]
+        stores[name] = write_store(tmp_path / f"{name}.ecgl", drawn, y=y)
+    run(config_of(stores["own"], None, FEW_EPOCHS, "tasks.class_order=[a,b]"), tmp_path / "model")
+    with pytest.raises(InvalidInputError, match="other names"):
+        update(tmp_path / "model", stores["other"], tmp_path / "updated", where="label in c, d")
+    assert update(tmp_path / "model", stores["own"], tmp_path / "updated", where="label in c, d")["num_tasks"] == 2

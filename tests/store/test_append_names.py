@@ -16,6 +16,7 @@ from ecgl_scale.base.events import Note
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.append import append_store
 from ecgl_scale.store.build import build_store
+from ecgl_scale.store.node_list import read_node_list
 from ecgl_scale.store.sources.edges import open_edge_files
 from ecgl_scale.store.sources.npz import open_npz_source
 from ecgl_scale.store.verify import verify_store
@@ -186,3 +187,60 @@ def test_edges_by_key_without_keys_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nodes have no keys"):
         append_store(open_edge_files([tmp_path / "e.csv"], num_nodes=0, by_key=True), tmp_path / "g.ecgl", at())
     assert run_cli("append", "edges", tmp_path / "e.csv", tmp_path / "g.ecgl", "--id").code == 2
+
+
+def csv_graph(folder: Path, keys: list[str]) -> Any:
+    """A table of nodes in text and an edge, read as ``ingest edges`` and ``append edges`` do."""
+    (folder / "n.csv").write_text("id,year\n" + "".join(f"{key},{row}\n" for row, key in enumerate(keys)))
+    (folder / "e.csv").write_text("0,1\n")
+    return open_edge_files([folder / "e.csv"], num_nodes=len(keys), columns=folder / "n.csv", id_column="id")
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        (["7", "-3", "0"], "int64"),
+        (["7", "007", "0"], "string"),
+        (["+7", "8", "9"], "string"),
+        (["7", "8", "-0"], "string"),
+        (["7", "8", "9223372036854775808"], "string"),
+        (["1.0", "2.0", "3.0"], "string"),
+        (["2001-02-03", "true", "NA"], "string"),
+    ],
+)
+def test_keys_in_text_are_what_the_file_says(tmp_path: Path, keys: list[str], kind: str) -> None:
+    build_store(csv_graph(tmp_path, keys), tmp_path / "g.ecgl", at())
+    found = GraphStore.open(tmp_path / "g.ecgl").keys
+    assert found is not None
+    assert found.type == kind
+    assert [str(key) for key in found.keys_of([0, 1, 2]).to_pylist()] == keys
+
+
+def test_keys_in_text_follow_the_store_or_are_refused(tmp_path: Path) -> None:
+    build_store(csv_graph(tmp_path, ["007", "x"]), tmp_path / "g.ecgl", at())
+    append_store(csv_graph(tmp_path, ["7", "8"]), tmp_path / "g.ecgl", at())
+    keys = GraphStore.open(tmp_path / "g.ecgl").keys
+    assert keys is not None
+    assert keys.keys_of([0, 1, 2, 3]).to_pylist() == ["007", "x", "7", "8"]
+    build_store(csv_graph(tmp_path, ["7", "8"]), tmp_path / "n.ecgl", at())
+    with pytest.raises(InvalidInputError, match=r"other keys than the store: 'id' of string[\s\S]*of int64"):
+        append_store(csv_graph(tmp_path, ["9", "007"]), tmp_path / "n.ecgl", at())
+    append_store(csv_graph(tmp_path, ["9"]), tmp_path / "n.ecgl", at())
+    (tmp_path / "asked.csv").write_text("id\n007\n")
+    with pytest.raises(InvalidInputError, match=r"'007' is not a whole number[\s\S]*asked.csv, row 2"):
+        read_node_list(tmp_path / "asked.csv", GraphStore.open(tmp_path / "n.ecgl"), by_key=True)
+
+
+@pytest.mark.parametrize("keys", [["a", "b", "c", "d"], [7, 5, 9, -1]])
+def test_append_in_python_takes_keys(tmp_path: Path, keys: list[Any]) -> None:
+    graph = GraphStore.open(ingest(tmp_path, keys[:2], [0, 1]))
+    new = {"x": np.ones((2, 2), np.float32), "y": [1, 0], "columns": {"year": np.array([1, 2])}}
+    grown = graph.append(((0,), (3,)), **new, keys=keys[2:])
+    assert grown.keys is not None
+    assert grown.keys.rows_of(keys).tolist() == [0, 1, 2, 3]
+    with pytest.raises(InvalidInputError, match="the store has a node with the key"):
+        grown.append(**new, keys=keys[1:3])
+    with pytest.raises(InvalidInputError, match="other keys than the store: none"):
+        grown.append(**new)
+    with pytest.raises(InvalidInputError, match="keys are of double"):
+        grown.append(**new, keys=[0.5, 1.5])

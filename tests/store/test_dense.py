@@ -18,6 +18,7 @@ from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.engine.block import stream_blocks
 from ecgl_scale.errors import CorruptStoreError, InvalidInputError, UsageError
 from ecgl_scale.store.features.dense import DenseFeatures, DenseLayout, write_dense
+from ecgl_scale.store.features.dense_write import describe_array
 from ecgl_scale.store.features.face import FeatureStore
 from ecgl_scale.store.source import DenseSource
 
@@ -100,6 +101,25 @@ def test_plan_makes_chunks_of_1_mib_and_blocks_of_32_and_never_less_than_a_row()
     for bad in ((0, 1, "float32"), (1, 0, "float32"), (1, 1, "float64")):
         with pytest.raises(UsageError):
             DenseLayout.plan(*bad)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_description_is_what_zarr_writes_itself(tmp_path: Path, dtype: Any) -> None:
+    layout = DenseLayout(107, 5, dtype, rows_per_chunk=4, rows_per_block=20)
+    checked = (zarr.codecs.BytesCodec(endian="little"), zarr.codecs.Crc32cCodec())
+    zarr.create_array(
+        store=str(tmp_path / "f.zarr"),
+        shape=(107, 5),
+        dtype=dtype,
+        chunks=(20, 5),
+        serializer=zarr.codecs.ShardingCodec(chunk_shape=(4, 5), codecs=checked, index_codecs=checked),
+        filters=None,
+        compressors=None,
+        fill_value=0,
+        chunk_key_encoding={"name": "default", "separator": "."},
+        dimension_names=("row", "feature"),
+    )
+    assert describe_array(layout) == (tmp_path / "f.zarr" / "zarr.json").read_text(encoding="utf-8")
 
 
 def test_zarr_itself_writes_the_same_chunks_and_index_but_no_table(small: Any, tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ def neighbour_importance(graph: GraphStore, nodes: Ids, task: Task, context: Con
     trained = np.concatenate([task.train_ids, np.intersect1d(old_train_ids(context), nodes)])
     known[positions_of(nodes, trained)] = context.stream.labels_of(trained)
     num_known, num_other = np.zeros(nodes.size), np.zeros(nodes.size)
-    for block, rows in graph.edges.stream():
+    for block, rows in graph.edges.stream_parts():
         targets = np.repeat(np.arange(block.start, block.stop), np.diff(rows.offsets))
         sources = rows.values.astype(np.int64)
         counted = (known[sources] >= 0) & (sources != targets)

@@ -31,13 +31,13 @@ def count_task_edges(graph: GraphStore, tasks: Sequence[Task]) -> TaskEdges:
     for task in tasks:
         task_of[task.node_ids] = task.index
     own, arriving = np.zeros(len(tasks)), np.zeros(len(tasks))
-    for block, rows in graph.edges.stream():
+    for block in graph.edges.blocks():
         step = max(block.num_rows // SAMPLE_ROWS, 1)
         local = np.arange(step // 2, block.num_rows, step)
-        counts = rows.offsets[local + 1] - rows.offsets[local]
-        if not counts.sum():
+        rows = graph.edges.rows(block).select(local)
+        counts, sources = np.diff(rows.offsets), rows.values
+        if not sources.size:
             continue
-        sources = np.concatenate([rows.values[rows.offsets[row] : rows.offsets[row + 1]] for row in local])
         into, out_of = np.repeat(task_of[block.start + local], counts), task_of[sources]
         share = graph.edges.num_edges_of(block) / sources.size
         own += share * _count(into[into == out_of], len(tasks))

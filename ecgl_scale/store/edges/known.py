@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ecgl_kernels.arrivals import drop_known_pairs, drop_known_rows
+from ecgl_scale.base.arrow import as_numpy
 from ecgl_scale.engine.block import Block
 from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.compose import OlderPiece, StoredBlock, stored_blocks
@@ -49,7 +50,7 @@ class KnownEdges:
         mapped = map_checked(path, self._manifest.files[piece.file].written, check_crc=False)
         try:
             batch = pa.ipc.open_file(mapped).get_batch(0)
-            dst, src = (batch.column(name).to_numpy()[piece.first : piece.stop] for name in ("dst", "src"))
+            dst, src = (as_numpy(batch.column(name))[piece.first : piece.stop] for name in ("dst", "src"))
         except (pa.ArrowException, IndexError, KeyError) as error:
             raise corrupt(path, f"is not an Arrow file of edges: {error}") from error
         return dst, src

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ecgl_kernels.halo import copy_rows
 from ecgl_kernels.older import count_rows, find_bad_pair, merge_range, merge_some, scatter_rows, sort_rows
 from ecgl_kernels.some_rows import find_bad_offsets
+from ecgl_scale.base.arrow import as_numpy
 from ecgl_scale.store.checked import corrupt, expected_file
 from ecgl_scale.store.compose import OlderPiece, StoredBlock
 from ecgl_scale.store.edges.plan import id_dtype_of
@@ -116,7 +117,7 @@ class OlderFiles:
         mapped = map_checked(path, expected, check_crc=not self._trusts_bytes)
         try:
             batch = pa.ipc.open_file(mapped).get_batch(0)
-            dst, src = batch.column("dst").to_numpy(), batch.column("src").to_numpy()
+            dst, src = as_numpy(batch.column("dst")), as_numpy(batch.column("src"))
         except (pa.ArrowException, KeyError, IndexError) as error:
             raise corrupt(path, f"is not a file of edges into older rows: {error}") from error
         is_typed = dst.dtype == src.dtype == id_dtype_of(piece.num_nodes)

@@ -212,9 +212,16 @@ class EdgeStore(_BlockFiles):
         return [self._files.path(piece.file) for piece in self._stored[block.index].older]
 
     def stream(self) -> Iterator[tuple[Block, Ragged]]:
-        """Every block in row order."""
+        """Every block in row order. Memory: a block, where it is merged from several files."""
         for block in self._blocks:
             yield block, self.read(block)
+
+    def stream_parts(self) -> Iterator[tuple[Block, Ragged]]:
+        """Rows in order: a block at a time where it lies in one file, else in parts. Memory: a part that is merged."""
+        for block in self._blocks:
+            for first, rows in self.rows(block).parts(0, block.num_rows):
+                start = block.start + first
+                yield Block(block.index, start, start + rows.offsets.size - 1), rows
 
     def in_neighbours(self, node: int) -> NDArray[Any]:
         """Sources of the edges into one node."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ecgl_kernels.arrivals import drop_repeats, split_tile_keys, to_tile_order
 from ecgl_kernels.partition import count_keys, scatter_keys
 from ecgl_kernels.tiles import RANGE_BITS
+from ecgl_scale.base.arrow import as_arrow
 from ecgl_scale.base.buffers import ReusableBytes
 from ecgl_scale.base.durable import DurableWriter, WrittenFile, atomic_file
 from ecgl_scale.base.events import BlockFinished, StageStarted
@@ -314,7 +315,7 @@ def _group(keys: Keys, shift: np.uint64, spill: KeySpill, memory: ReusableBytes)
 
 
 def _write_file(path: Path, dst: NDArray[Any], src: NDArray[Any]) -> WrittenFile:
-    batch = pa.record_batch([pa.array(dst), pa.array(src)], names=["dst", "src"])
+    batch = pa.record_batch([as_arrow(dst), as_arrow(src)], names=["dst", "src"])
     with DurableWriter(path) as sink:
         with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), batch.schema) as writer:
             writer.write_batch(batch)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.rows import csr_columns, gather_csr
 from ecgl_kernels.some_rows import find_bad_offsets
+from ecgl_scale.base.arrow import as_arrow, as_numpy
 from ecgl_scale.base.durable import DurableWriter, WrittenFile, crc32c_of
 from ecgl_scale.engine.block import Block, split_blocks, stream_blocks
 from ecgl_scale.errors import InvalidInputError, StoreVersionError, UsageError
@@ -115,8 +116,8 @@ def _wrong_rows(source: SparseSource, found: str, layout: SparseLayout) -> Inval
 def _write_block(rows: CsrBlock, block: Block, path: Path) -> WrittenFile:
     import pyarrow as pa
 
-    offsets = pa.array(rows.indptr)
-    columns = [pa.LargeListArray.from_arrays(offsets, pa.array(array)) for array in (rows.indices, rows.values)]
+    offsets = as_arrow(rows.indptr)
+    columns = [pa.LargeListArray.from_arrays(offsets, as_arrow(array)) for array in (rows.indices, rows.values)]
     about = {"format": "ecgl_scale.features", "version": str(FORMAT_VERSION), "block": str(block.index)}
     batch = pa.record_batch(columns, names=["index", "value"]).replace_schema_metadata(about)
     with DurableWriter(path) as writer:
@@ -202,7 +203,7 @@ class SparseFeatures(FeatureStore):
         try:
             batch = pa.ipc.open_file(mapped).get_batch(0)
             indices, values = batch.column("index"), batch.column("value")
-            rows = CsrBlock(indices.offsets.to_numpy(), indices.values.to_numpy(), values.values.to_numpy())
+            rows = CsrBlock(as_numpy(indices.offsets), as_numpy(indices.values), as_numpy(values.values))
         except (pa.ArrowException, KeyError, IndexError, AttributeError) as error:
             raise corrupt(path, f"is no file of sparse rows: {error}") from error
         about = batch.schema.metadata or {}
@@ -214,7 +215,7 @@ class SparseFeatures(FeatureStore):
             raise corrupt(path, "holds another block")
         if rows.indices.dtype != np.uint32 or rows.values.dtype != np.float32 or rows.indptr.size != block.num_rows + 1:
             raise corrupt(path, "holds rows that no matrix of this shape has")
-        return rows, values.offsets.to_numpy()
+        return rows, as_numpy(values.offsets)
 
     read_csr = read
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ecgl_scale.base.arrow import as_numpy
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.keys.read import StoreKeys
 
@@ -34,23 +35,26 @@ def find_rows(keys: StoreKeys, names: pa.Array, where: Where) -> NDArray[np.int6
 def refuse_missing(names: pa.Array, where: Where) -> None:
     """Refuse a null."""
     if names.null_count:
-        row = int(np.argmax(names.is_null().to_numpy(zero_copy_only=False)))
+        row = int(np.argmax(as_numpy(names.is_null())))
         raise InvalidInputError("this row names no node", where=where(row), expected="a node in every row")
 
 
 def whole_numbers(names: pa.Array, where: Where) -> pa.Array:
-    """Names as int64; text is read as numbers."""
+    """Names as int64; text is read as numbers, which must be written as such: 007 is not 7."""
     try:
-        return names.cast(pa.int64())
+        found = names.cast(pa.int64())
+        if not pa.types.is_string(names.type) or found.cast(pa.string()).equals(names):
+            return found
     except pa.ArrowInvalid:
-        is_bad = np.array([not _is_number(text) for text in names.to_pylist()])
+        pass
+    is_bad = np.array([not _is_number(text) for text in names.to_pylist()])
     refuse(is_bad, names, where, "is not a whole number below 2^63")
     raise InvalidInputError("the numbers cannot be read", where=where(0))
 
 
 def _is_number(text: object) -> bool:
     try:
-        return -(1 << 63) <= int(str(text)) < 1 << 63
+        return -(1 << 63) <= int(str(text)) < 1 << 63 and str(int(str(text))) == str(text)
     except ValueError:
         return False
 

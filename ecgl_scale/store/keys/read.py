@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ecgl_kernels.text_hash import hash_texts
+from ecgl_scale.base.arrow import as_arrow, as_numpy
 from ecgl_scale.base.durable import WrittenFile
-from ecgl_scale.base.parquet import as_arrow
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.checked import checked_ids, corrupt, expected_file
@@ -77,7 +77,7 @@ class KeyPart:
         """The index, as views of the mapped file."""
         try:
             batch = self.index.open(check_crc=not self.is_checked).get_batch(0)
-            codes, rows = (column.to_numpy() for column in batch.columns)
+            codes, rows = (as_numpy(column) for column in batch.columns)
         except (pa.ArrowException, IndexError, ValueError) as error:
             raise corrupt(self.index.path, f"is no index of keys: {error}") from error
         if codes.size != self.num_rows:
@@ -243,7 +243,7 @@ def open_keys(files: StoreFiles, manifest: Manifest) -> StoreKeys | None:
 def codes_of(keys: pa.Array) -> NDArray[Any]:
     """What the index is sorted by: the numbers themselves, or the hashes of texts."""
     if not pa.types.is_string(keys.type):
-        return np.asarray(keys.to_numpy())
+        return as_numpy(keys)
     codes = np.empty(len(keys), np.uint64)
     if len(keys):
         data = keys.buffers()[2]

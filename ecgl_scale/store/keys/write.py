@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ecgl_scale.base.arrow import as_arrow, as_numpy
 from ecgl_scale.base.durable import WRITE_BUFFER_BYTES, DurableWriter, WrittenFile, storage_errors
 from ecgl_scale.base.events import BlockFinished, EventSink, StageStarted
 from ecgl_scale.base.memory import give_back_freed
-from ecgl_scale.base.parquet import as_arrow
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError
@@ -153,7 +153,7 @@ def _exact_batches(source: NameSource) -> Iterator[pa.Array]:
 def _refuse_odd(source: NameSource, block: pa.Array, done: int) -> None:
     is_missing = np.zeros(len(block), np.bool_)
     if block.null_count:
-        is_missing = block.is_null().to_numpy(zero_copy_only=False)
+        is_missing = as_numpy(block.is_null())
     if source.type == "string" and len(block):
         lengths = np.diff(text_offsets(block))
         _refuse(source, lengths > MAX_KEY_BYTES, done, f"a key has more than {MAX_KEY_BYTES:,} bytes")

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ecgl_scale.base.arrow import as_numpy
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.edge_source import EdgeBlock
 from ecgl_scale.store.sources.npy import reading
@@ -103,12 +104,12 @@ class TextEdges:
     def _ids(self, batch: Any, name: str, first_row: int) -> Any:
         column = batch.column(batch.schema.get_field_index(name))
         if column.null_count:
-            first_null = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            first_null = int(np.argmax(as_numpy(column.is_null())))
             row = first_row + first_null
             raise InvalidInputError(
                 f"column {name!r} is empty", where=f"{self.path}, row {row}", expected="an integer in every row"
             )
-        return column.to_numpy()
+        return as_numpy(column)
 
 
 def open_text_edges(path: Path, src_column: str, dst_column: str, *, by_key: bool = False) -> TextEdges:

@@ -6,7 +6,8 @@ all kinds, and dictionaries of them. Missing values are nulls; whether these are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,19 @@ def words_column(name: str, words: pa.Array, origin: str) -> NameSource:
         return (words.slice(first, max_rows) for first in range(0, len(words), max_rows))
 
     return NameSource(name, "string", origin, blocks)
+
+
+def key_column(name: str, keys: Sequence[Any]) -> NameSource:
+    """Keys in memory as a column: texts or whole numbers."""
+    origin = f"keys of {name!r}"
+    try:
+        found = pa.array(list(keys))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidInputError(f"these are no keys: {error}", where=origin, expected="texts, or numbers") from error
+    if not pa.types.is_integer(found.type) and not is_text(str(found.type)):
+        raise InvalidInputError(f"keys are of {found.type}", where=origin, expected="texts, or whole numbers")
+    column = words_column(name, as_names(found, origin), origin)
+    return replace(column, type="int64" if pa.types.is_integer(found.type) else "string")
 
 
 def npy_names(name: str, file: NpyFile) -> NameSource:

@@ -23,7 +23,8 @@ from ecgl_scale.store.sources.names import is_text, table_names
 from ecgl_scale.store.sources.node_columns import LABEL, check_features, check_rows, node_column
 from ecgl_scale.store.sources.npy import NpyFile, open_npy, reading
 from ecgl_scale.store.sources.npz import npz_columns
-from ecgl_scale.store.sources.tables import NODE, Table, is_node_table, open_table
+from ecgl_scale.store.sources.tables import NODE, Table, is_csv, is_node_table, open_table
+from ecgl_scale.store.sources.text_keys import csv_keys
 from ecgl_scale.units import GIB, MIB, format_bytes
 
 CHECKSUMS = frozenset({"crc32c", "crc32", "adler32", "fletcher32"})
@@ -120,7 +121,8 @@ def open_columns(path: Path, num_nodes: int, id_column: str | None = None) -> li
 
 def _table_keys(table: Table, name: str, num_nodes: int) -> NameSource:
     check_rows((table.num_rows,), num_nodes, "the table", table.path)
-    return table_names(name, table, is_by_node=name != NODE)
+    read = csv_keys if is_csv(table.path) else table_names
+    return read(name, table, is_by_node=name != NODE)
 
 
 def _table_column(table: Table, name: str, num_nodes: int, *, is_label: bool) -> AnyColumn:

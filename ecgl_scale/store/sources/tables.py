@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ecgl_scale.base.arrow import as_numpy
 from ecgl_scale.errors import InvalidInputError
 from ecgl_scale.store.source import AnyArray
 from ecgl_scale.store.sources.npy import reading
@@ -59,11 +60,16 @@ class Table:
             raise InvalidInputError(f"column {name!r} has type {found}", where=self.path, expected="numbers")
         return dtype
 
-    def batches(self, names: Sequence[str], max_rows: int, parts: Sequence[int] | None = None) -> Iterator[Any]:
-        """Stream record batches of some columns, of some parts or all, at most ``max_rows`` rows each."""
+    def batches(
+        self, names: Sequence[str], max_rows: int, parts: Sequence[int] | None = None, *, as_text: str | None = None
+    ) -> Iterator[Any]:
+        """Stream record batches of some columns, of some parts or all, at most ``max_rows`` rows each.
+
+        Of a table in text, the column ``as_text`` is given as it is written.
+        """
         with ExitStack() as handles:
             with reading(self.path):
-                batches = self._open(handles, list(names), max(1, max_rows), parts)
+                batches = self._open(handles, list(names), max(1, max_rows), parts, as_text)
             while True:
                 with reading(self.path):
                     batch = next(batches, None)
@@ -74,9 +80,11 @@ class Table:
                 for first in range(0, batch.num_rows, max(1, max_rows)):
                     yield batch.slice(first, max(1, max_rows))
 
-    def _open(self, handles: ExitStack, names: list[str], max_rows: int, parts: Sequence[int] | None) -> Iterator[Any]:
+    def _open(
+        self, handles: ExitStack, names: list[str], max_rows: int, parts: Sequence[int] | None, as_text: str | None
+    ) -> Iterator[Any]:
         if is_csv(self.path):
-            reader = handles.enter_context(_open_csv(self.path))
+            reader = handles.enter_context(_open_csv(self.path, as_text))
             return (batch.select(names) for batch in reader)
         if is_parquet(self.path):
             file = handles.enter_context(_open_parquet(self.path))
@@ -90,7 +98,7 @@ class Table:
         """See a column of a batch as numpy; nulls are refused."""
         column = batch.column(batch.schema.get_field_index(name))
         if column.null_count:
-            row = first_row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            row = first_row + int(np.argmax(as_numpy(column.is_null())))
             raise InvalidInputError(
                 f"column {name!r} has a null", where=f"{self.path}, row {row}", expected="a number in every row"
             )
@@ -166,13 +174,15 @@ def _open_parquet(path: Path) -> Any:
     return pq.ParquetFile(str(path), pre_buffer=False, buffer_size=MIB)
 
 
-def _open_csv(path: Path) -> Any:
+def _open_csv(path: Path, as_text: str | None = None) -> Any:
+    import pyarrow as pa
     from pyarrow import csv
 
     return csv.open_csv(
         str(path),
         read_options=csv.ReadOptions(use_threads=False, block_size=MIB),
         parse_options=csv.ParseOptions(delimiter="," if ".csv" in path.suffixes else "\t"),
+        convert_options=csv.ConvertOptions(column_types={} if as_text is None else {as_text: pa.string()}),
     )
 
 
