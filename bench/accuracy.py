@@ -183,6 +183,11 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     for key in (*NOT_IN_DIGEST, "store", "seed"):
         section, _, name = key.rpartition(".")
         del (mapping[section] if section else mapping)[name]
+    is_of_ecgl = config.method == "ecgl" or ":" in config.method
+    if not is_of_ecgl:
+        mapping["bank"]["select"] = "ecgl"  # others do not ask, whatever the preset says
+    if not is_of_ecgl or mapping["learn"]["last_layer"] == "trained":  # as before there was this key
+        del mapping["learn"]["last_layer"]
     return mapping
 
 

@@ -161,6 +161,8 @@ class RunConfig(Section):
             del (mapping[section] if section else mapping)[name]
         if mapping["learn"]["head"] == "whole":  # as before there was this key: what was begun then goes on with it
             del mapping["learn"]["head"]
+        if mapping["learn"]["last_layer"] == "trained":  # the same
+            del mapping["learn"]["last_layer"]
         later = [name for name, value in self if isinstance(value, Section) and value.came_later]
         for name in later:
             if getattr(self, name) == type(getattr(self, name))():

@@ -193,6 +193,11 @@ class LearnConfig(Section):
         description="The model has outputs for the classes that have come so far, and gets those of a task, zeros at "
         "first, when the task comes; or, as the public code, outputs for the classes of all tasks from the beginning.",
     )
+    last_layer: Literal["trained", "solved"] = Field(
+        default="trained",
+        description="The last layer as the epochs leave it, or solved for after each task (ridge regression on the "
+        "hidden rows of new and remembered nodes). `ecgl` alone solves, and not with `train_as: gcn` or `hidden: []`.",
+    )
     optimizer: Literal["carry", "reset"] = Field(
         default="carry", description="Adam's moments go on from task to task, or begin anew."
     )

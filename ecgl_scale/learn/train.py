@@ -306,9 +306,9 @@ class Trainer:
     def stream_logits(
         self, rows: RowCache, *, weights: SharedWeights | None = None, columns: Columns | None = None
     ) -> Iterator[NDArray[np.float32]]:
-        """MLP outputs block by block; by other ``weights`` of the same widths, or in some columns only."""
+        """MLP outputs block by block; by other ``weights`` for the same rows, or in some columns only."""
         used = self.weights if weights is None else weights
-        for _, x in self._feed.blocks(rows, used.widths):
+        for _, x in self._feed.blocks(rows, self.weights.widths):
             with torch.no_grad():
                 yield used.mlp(x, columns=columns).cpu().numpy()
 

@@ -221,7 +221,10 @@ class Learner:
         return threads if self.config.threads is not None else self.team.epoch_threads(threads)
 
     def end_task(self) -> None:
-        """Let go of the task's rows."""
+        """Let the method finish the weights, and let go of the task's rows."""
+        if self._segments:
+            with torch_threads(self._epoch_threads()):
+                self.method.finish(self.context, self._segments)
         self._segments, self._penalty = [], None
         self.method.end_epochs()
         self.forget_rows()

@@ -1,7 +1,7 @@
 """What a continual-learning method may add to the loop that all of them share.
 
     check, before anything is planned or written
-    for each task:   begin_task -> segments -> epochs (penalty, adjust) -> end_task -> remember -> (the loop tests)
+    for each task:   begin_task -> segments -> epochs (penalty, adjust) -> finish -> end_task -> remember -> (tests)
 
 The loop, the stream, checkpoints and metrics are the same for all. A method never touches the evaluator, nor data of
 old tasks that its paper does not keep: what it may see is what ``Context`` offers and what it has stored itself.
@@ -260,6 +260,9 @@ class Method:
 
     def adjust(self, context: Context) -> None:
         """Change the gradients (``.grad`` of the weights) before the step."""
+
+    def finish(self, context: Context, segments: Sequence[AnySegment]) -> None:
+        """Change the weights after the last epoch, before they are saved; done again it must give the same."""
 
     def end_epochs(self) -> None:
         """Let go of what only the epochs needed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,7 +13,10 @@ from numpy.typing import NDArray
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.loss import Segment
 from ecgl_scale.learn.method.base import Context, Ids, Method, MethodPlan, TaskSizes
+from ecgl_scale.learn.solved_head import solve_last_layer, solving_bytes
+from ecgl_scale.learn.train import RESERVE_BYTES, AnySegment
 from ecgl_scale.rank.choose import ChooseSettings, choose_nodes, plan_choose
 from ecgl_scale.tasks.graphs import positions_of
 
@@ -29,6 +33,11 @@ class Ecgl(Method):
     reference: ClassVar[str] = "E-CGL: An Efficient Continual Graph Learner (Guo et al.)"
     keeps_bank: ClassVar[bool] = True
     remark: ClassVar[str] = "E-CGL"
+
+    def finish(self, context: Context, segments: Sequence[AnySegment]) -> None:
+        """Solve for the last layer, where the config says so."""
+        if _solves_head(context.config):
+            solve_last_layer(context.trainer, [segment for segment in segments if isinstance(segment, Segment)])
 
     def remember(self, context: Context) -> MemoryBank:
         """Rank the task's training nodes and keep the best, with a copy of their rows."""
@@ -59,7 +68,15 @@ class Ecgl(Method):
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The larger of the two rankings; before that the outputs of all nodes, where those are ranked by."""
         plain = super().plan(config, sizes)
+        if _solves_head(config) and solving_bytes(sizes.widths[-2]) > RESERVE_BYTES:  # else its reserve will do
+            plain = replace(plain, work_bytes=sizes.training_bytes + solving_bytes(sizes.widths[-2]))
         return replace(plain, end=_plan_ranking(config, sizes)) if config.bank.budget else plain
+
+
+def _solves_head(config: RunConfig) -> bool:
+    """Whether rows go by themselves through a layer below the last, and that is solved for."""
+    learn = config.learn
+    return learn.last_layer == "solved" and learn.train_as == "mlp" and len(learn.hidden) > 0
 
 
 def _plan_ranking(config: RunConfig, sizes: TaskSizes) -> StagePlan:
