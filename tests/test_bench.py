@@ -56,6 +56,8 @@ def test_the_pagerank_case_counts_sweeps_and_reads(tmp_path: Path, monkeypatch: 
         assert row["warm"]["seconds_per_sweep"]["n"] == 1
         assert row["warm"]["edges_per_second"] > 0
         assert row["cold"]["page_cache"] == "could not be dropped"
+        assert set(row["times_faster_than_natural_order"]) == {"cold", "warm", "warm_float32"}
+        assert row["build"]["none"]["source_order"] is None
     assert set(result["fitted_exponent"]) == {"warm", "cold"}
     assert not list(tmp_path.iterdir())
 

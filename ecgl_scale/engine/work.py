@@ -36,6 +36,7 @@ WORKS: dict[str, str] = {
     "infer.layers": "ecgl_scale.infer.works:LayerWork",
     "ingest.partition": "ecgl_scale.store.edges.partition:PartitionWork",
     "ingest.block": "ecgl_scale.store.edges.write:BlockWork",
+    "ingest.tiles": "ecgl_scale.store.edges.write_tiles:TileWork",
     "ingest.check": "ecgl_scale.store.edges.segments:SegmentCheck",
     "ingest.features": "ecgl_scale.store.features.dense_work:FeatureWork",
     "store.live_edges": "ecgl_scale.store.drop:LiveEdgesWork",

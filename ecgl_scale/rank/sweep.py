@@ -6,6 +6,10 @@ scratch, which stays in cache. Round 0, or that of a resumption, only makes cont
 A stripe is swept in one order whoever does it, and its ranges are added up one by one, so no bit depends on threads,
 workers or the order of stripes.
 
+Where the tiles' sources have an order, contributions in memory are in that order: a range makes them in the order of
+nodes and puts each into its column. In files they are in the order of nodes, and whoever reads them does so. All other
+vectors are in the order of nodes in any case.
+
 Memory: a thread holds the sums of the widest stripe; a worker of another process reads all contributions of a round
 once and holds them, and its stripe's rows of the other vectors.
 """
@@ -22,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels.older import sweep_pairs
+from ecgl_kernels.order import scatter_columns, sweep_ordered_pairs
 from ecgl_kernels.pagerank import DANGLING, finish_range, spread_ranks, sweep_tiles
 from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.place import CRC_BYTES, FilePlace, Place, open_place
@@ -56,8 +61,9 @@ class StripeScratch:
     Rows of every stripe are read into the same memory: to touch new memory takes about as long as to read a file.
     """
 
-    def __init__(self, num_rows: int, precision: str) -> None:
+    def __init__(self, num_rows: int, precision: str, *, has_order: bool) -> None:
         self.sums: Sums = np.zeros(num_rows, precision)
+        self.range_contributions: Sums = np.zeros(RANGE_ROWS if has_order else 0, precision)
         self._rows: dict[str, NDArray[Any]] = {}
 
     def room(self, name: str, place: Place, start: int, stop: int) -> NDArray[Any]:
@@ -75,6 +81,39 @@ class StripeScratch:
         rows = self.room(name, place, start, stop)
         place.read_into(start, rows)
         return rows
+
+
+class StripeContributions:
+    """Where the contributions of a stripe's rows go: to their places, which are those of the rows."""
+
+    def __init__(self, rows: Sums) -> None:
+        self._rows = rows
+
+    def room(self, rows: slice) -> Sums:
+        """An array for some rows, as they were left: rows that contribute nothing are zero."""
+        return self._rows[rows]
+
+    def put(self, rows: slice) -> None:
+        """The room of these rows is filled."""
+
+
+class OrderedContributions(StripeContributions):
+    """They go into columns: made in the memory of a range, which stays in cache, and put there one by one."""
+
+    def __init__(self, start: int, scratch: Sums, columns: NDArray[Any], target: Sums) -> None:
+        super().__init__(scratch)
+        self._start = start
+        self._columns = columns
+        self._target = target
+
+    def room(self, rows: slice) -> Sums:
+        """Zeros for some rows; the range before is in its columns."""
+        self._rows[:] = 0.0
+        return self._rows[: rows.stop - rows.start]
+
+    def put(self, rows: slice) -> None:
+        """Put what the room has into the columns of these rows."""
+        scatter_columns(self._rows[: rows.stop - rows.start], self._start + rows.start, self._columns, self._target)
 
 
 class SweepWork(Work[StripeScratch, SweptStripe]):
@@ -102,6 +141,7 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
         self._vectors = vectors
         self._precision = precision
         self._stream = TileStream(graph.tiles, threads)
+        self._order = graph.tiles.order
         self._older: dict[int, list[Pairs]] = {}
         self.expect(order)
         self._lock = threading.Lock()
@@ -121,7 +161,8 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
     def scratch(self) -> StripeScratch:
         """Room for the widest stripe."""
         tiles = self._graph.tiles
-        return StripeScratch(max(map(tiles.width, tiles.blocks())) * RANGE_ROWS, self._precision)
+        num_rows = max(map(tiles.width, tiles.blocks())) * RANGE_ROWS
+        return StripeScratch(num_rows, self._precision, has_order=self._order is not None)
 
     def expect(self, blocks: Sequence[Block]) -> None:
         """While a stripe is swept the next one is read."""
@@ -132,8 +173,7 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
         number, vectors = given["round"], self._vectors
         start, stop = block.start, block.start + self._graph.tiles.width(block) * RANGE_ROWS
         after = vectors.contributions.at(number)
-        contributions = scratch.room("contributions", after, start, stop)
-        contributions[block.num_rows :] = 0.0  # the padding of the last stripe
+        contributions, written = self._contributions(block, after, scratch)
         degrees = scratch.read("degrees", vectors.degrees, start, stop)
         used: list[Place] = [vectors.degrees, after]
         read_bytes = exchanged_bytes = 0
@@ -160,9 +200,22 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
             used += [] if vectors.reset is None else [vectors.reset]
             if given["keep"] is not None:
                 open_place(given["keep"]).write(start, ranks)
-        after.write(start, contributions)
+        if written is not None:
+            after.write(start, written)
         exchanged_bytes += sum(place.file_bytes(start, stop) for place in used if isinstance(place, FilePlace))
         return SweptStripe(partials, read_bytes, exchanged_bytes)
+
+    def _contributions(
+        self, block: Block, after: Place, scratch: StripeScratch
+    ) -> tuple[StripeContributions, Sums | None]:
+        """Where contributions go, and the rows to write when they are there; None where each has its column."""
+        start, stop = block.start, block.start + self._graph.tiles.width(block) * RANGE_ROWS
+        if self._order is not None and not isinstance(after, FilePlace):
+            target = after.room(0, self._graph.tiles.num_ranges * RANGE_ROWS)
+            return OrderedContributions(start, scratch.range_contributions, self._order.columns, target), None
+        rows = scratch.room("contributions", after, start, stop)
+        rows[block.num_rows :] = 0.0  # the padding of the last stripe
+        return StripeContributions(rows), rows
 
     def _dropped_rows(self, block: Block) -> NDArray[np.int64]:
         """Rows of a stripe that are no nodes any more."""
@@ -180,7 +233,11 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
         if block.index not in self._older:
             self._older[block.index] = self._graph.edges.older_pairs(block)  # mapped, and kept from sweep to sweep
         for pairs in self._older[block.index]:
-            sweep_pairs(pairs.dst, pairs.src, block.start, contributions, sums)
+            if self._order is None:
+                sweep_pairs(pairs.dst, pairs.src, block.start, contributions, sums)
+            else:
+                columns = self._order.columns
+                sweep_ordered_pairs(pairs.dst, pairs.src, block.start, columns, contributions, sums)
         return read_bytes
 
     def _all_contributions(self, number: int) -> tuple[Sums, int]:
@@ -198,7 +255,11 @@ class SweepWork(Work[StripeScratch, SweptStripe]):
                 return self._held, 0
             if self._held.size != size:
                 self._held = place.room(0, size)
-            place.read_into(0, self._held)
+            if self._order is None:
+                place.read_into(0, self._held)
+            else:
+                for start, stop in pairwise(place.cuts):
+                    scatter_columns(place.read(start, stop), start, self._order.columns, self._held)
             self._round_held = number
             return self._held, place.file_bytes(0, size)
 
@@ -224,11 +285,12 @@ def _ranges(block: Block) -> list[slice]:
     return [slice(first, min(first + RANGE_ROWS, block.num_rows)) for first in range(0, block.num_rows, RANGE_ROWS)]
 
 
-def _spread(block: Block, ranks: Vector, degrees: NDArray[np.uint32], contributions: Sums) -> Vector:
+def _spread(block: Block, ranks: Vector, degrees: NDArray[np.uint32], contributions: StripeContributions) -> Vector:
     """Make contributions; dangling mass is added up as ``finish_range`` does, so that resuming changes no bit."""
     partials = np.zeros((len(_ranges(block)), 4))
     for partial, rows in zip(partials, _ranges(block), strict=True):
-        partial[DANGLING] = spread_ranks(ranks[rows], degrees[rows], contributions[rows])
+        partial[DANGLING] = spread_ranks(ranks[rows], degrees[rows], contributions.room(rows))
+        contributions.put(rows)
     return partials
 
 
@@ -238,7 +300,7 @@ def _finish(
     sums: Sums,
     reset: Vector,
     degrees: NDArray[np.uint32],
-    contributions: Sums,
+    contributions: StripeContributions,
     weights: tuple[float, float, float],
     gone: NDArray[np.int64],
 ) -> Vector:
@@ -250,14 +312,17 @@ def _finish(
     partials = np.zeros((len(_ranges(block)), 4))
     for partial, rows in zip(partials, _ranges(block), strict=True):
         here = gone[slice(*np.searchsorted(gone, [rows.start, rows.stop]))] - rows.start
+        own = contributions.room(rows)
         if not here.size:
-            finish_range(ranks[rows], sums[rows], reset[rows], degrees[rows], contributions[rows], weights, partial)
+            finish_range(ranks[rows], sums[rows], reset[rows], degrees[rows], own, weights, partial)
+            contributions.put(rows)
             continue
         live = np.delete(np.arange(rows.start, rows.stop), here)
-        new_ranks, new_contributions = ranks[live], contributions[live]
+        new_ranks, new_contributions = ranks[live], own[live - rows.start]
         own_reset = reset[live] if reset.size else reset
         finish_range(new_ranks, sums[live], own_reset, degrees[live], new_contributions, weights, partial)
-        for vector in (ranks, contributions, sums):
-            vector[rows] = 0.0
-        ranks[live], contributions[live] = new_ranks, new_contributions
+        for vector in (ranks[rows], own, sums[rows]):
+            vector[:] = 0.0
+        ranks[live], own[live - rows.start] = new_ranks, new_contributions
+        contributions.put(rows)
     return partials

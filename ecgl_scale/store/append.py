@@ -33,13 +33,16 @@ from ecgl_scale.store.build import (
 )
 from ecgl_scale.store.build_nodes import build_columns, build_features
 from ecgl_scale.store.compose import GrownManifest, grow, own_rows_start
+from ecgl_scale.store.edges.choose_order import WrittenRows
+from ecgl_scale.store.edges.order import open_order
 from ecgl_scale.store.edges.partition import partition_edges
 from ecgl_scale.store.edges.plan import MAX_NODES, EdgePlan
 from ecgl_scale.store.edges.write import RESERVE_BYTES, write_blocks
 from ecgl_scale.store.edges.write_older import require_keys_fit, write_older
+from ecgl_scale.store.edges.write_tiles import OrderFile, write_all_tiles
 from ecgl_scale.store.existing import settle_existing
 from ecgl_scale.store.fit_source import GivenOptions, fit_source, refuse_contradiction, store_options
-from ecgl_scale.store.format import NODES_NAME, Manifest, record_files
+from ecgl_scale.store.format import NODES_NAME, ORDER_NAME, Manifest, record_files
 from ecgl_scale.store.generation import GenerationEdges, GenerationManifest, OlderEdges
 from ecgl_scale.store.keys.read import StoreKeys, open_keys
 from ecgl_scale.store.keys.write import write_keys
@@ -182,6 +185,14 @@ def _plan_edges(num_nodes: int, manifest: Manifest) -> EdgePlan:
     return plan
 
 
+def _order_of(before: StoreView) -> OrderFile | None:
+    """The order of the first generation, which new tiles have, too; compared with the manifest."""
+    order = open_order(files_of(before.location, before.manifest, before.hold), before.manifest)
+    if order is None:
+        return None
+    return OrderFile(order.path, before.manifest.files[ORDER_NAME].written, order.columns.size)
+
+
 def _write_edges(
     source: GraphSource,
     before: StoreView,
@@ -201,7 +212,17 @@ def _write_edges(
             last_row = min(first_row, plan.num_nodes)
             older, files = write_older(keys, plan, before, last_row, directory, resources, shares.share_bytes)
         with clock.stage("write rows and tiles"):
-            written = write_blocks(keys, plan, options, directory, resources, shares.share_bytes, first_row=first_row)
+            order = _order_of(before)
+            written = write_blocks(
+                keys,
+                plan,
+                options,
+                directory,
+                resources,
+                shares.share_bytes,
+                first_row=first_row,
+                with_tiles=order is None,
+            )
         num_keys = int(keys.counts.sum())
     block_edges = [record.num_edges for _, record in written]
     num_edges = sum(block_edges) + sum(older.block_edges)
@@ -214,7 +235,12 @@ def _write_edges(
         block_starts=[*(block.start for block, _ in written), plan.num_nodes] if written else [],
         block_edges=block_edges,
     )
-    files.update({name: WrittenFile(*file) for _, record in written for name, file in record.files.items()})
+    records = [record for _, record in written]
+    if order is not None and written:
+        with clock.stage("write tiles"):
+            rows = WrittenRows(directory, [(block, record.num_edges) for block, record in written])
+            records += write_all_tiles(rows, plan, order, resources, shares.share_bytes)
+    files.update({name: WrittenFile(*file) for record in records for name, file in record.files.items()})
     if is_shared:
         remove_segments(directory)
         remove_partial_files(directory)

@@ -3,6 +3,7 @@
     keys              copied in row order, and an index sorted out of core            keys/write.py
     partition edges   one pass over the source, keys grouped by destination        edges/partition.py
     write rows, tiles sort each bucket, CSR rows, then tiles                         edges/write.py
+    order sources     of a large graph: all rows, the order by them, then tiles      edges/choose_order.py
     features          stream rows into Zarr shards or sparse blocks                  features/files.py
     columns           labels, splits, anything with one value a node                 nodes.py
     manifest          written last; then the staging directory takes the target's name
@@ -37,6 +38,7 @@ from ecgl_scale.errors import DoesNotFitError, InvalidInputError, UsageError
 from ecgl_scale.store.build_journal import BuildJournal, job_of
 from ecgl_scale.store.build_nodes import build_columns, build_features
 from ecgl_scale.store.classes import name_classes
+from ecgl_scale.store.edges.choose_order import WrittenRows, choose_order, may_order
 from ecgl_scale.store.edges.partition import BYTES_PER_EDGE, PieceRecord, partition_edges
 from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
 from ecgl_scale.store.edges.segments import KeySegments
@@ -49,10 +51,13 @@ from ecgl_scale.store.edges.write import (
     largest_block_bytes,
     write_blocks,
 )
+from ecgl_scale.store.edges.write_tiles import OrderFile, write_all_tiles
 from ecgl_scale.store.features.dense_write import CHUNK_BYTES, PIECE_BYTES
 from ecgl_scale.store.format import (
+    DEGREE_GROUPS,
     MANIFEST_NAME,
     NODES_NAME,
+    ORDER_NAME,
     EdgeSection,
     Manifest,
     record_files,
@@ -66,6 +71,8 @@ MAX_BLOCK_EDGES_IN_FLIGHT = 1 << 22
 SMALL_SHARE_BYTES = 32 * MIB
 DISK_MARGIN_BYTES = 64 * MIB
 SEGMENT_TABLE_BYTES = 12
+ORDER_DISK_BYTES = 12
+"""A node's column, and while that is found its degree and its column once more."""
 SHARD_BYTES = 2 * PIECE_BYTES + CHUNK_BYTES + 2 * WRITE_BUFFER_BYTES
 """A piece of features as it is read and as it was before that, a chunk, and what is being written."""
 
@@ -191,6 +198,7 @@ def build_store(
             files=record_files(staging.path, files),
             keys=None if names is None else names.section,
             class_names=None if class_names is None else list(class_names),
+            source_order=DEGREE_GROUPS if ORDER_NAME in files else None,
         )
         if journal is not None:
             journal.remove()
@@ -210,6 +218,9 @@ def _write_edges(
     clock: StageClock,
     journal: BuildJournal | None,
 ) -> tuple[EdgeSection, dict[str, WrittenFile]]:
+    def there(record: BlockRecord) -> bool:
+        return has_files(store, record.files)
+
     pieces: RecordJournal[PieceRecord] | None = None
     blocks: RecordJournal[BlockRecord] | None = None
     if journal is not None:
@@ -218,13 +229,16 @@ def _write_edges(
             remove_segments(store)
             return found
         pieces = journal.records("partition", PieceRecord)
-        blocks = journal.records("blocks", BlockRecord, lambda record: has_files(store, record.files))
+        blocks = journal.records("blocks", BlockRecord, there)
     with key_buckets(store, plan.num_buckets, shares, is_shared=journal is not None) as keys:
         with clock.stage("partition edges"):
             totals = partition_edges(source, plan, options, keys, resources, shares.block_edges, pieces)
-        with clock.stage("write rows and tiles"):
-            written = write_blocks(keys, plan, options, store, resources, shares.share_bytes, blocks)
         num_keys = int(keys.counts.sum())
+        is_ordered = may_order(options, num_keys)
+        with clock.stage("write rows" if is_ordered else "write rows and tiles"):
+            written = write_blocks(
+                keys, plan, options, store, resources, shares.share_bytes, blocks, with_tiles=not is_ordered
+            )
     block_edges = [record.num_edges for _, record in written]
     section = EdgeSection(
         num_edges=sum(block_edges),
@@ -240,10 +254,33 @@ def _write_edges(
     )
     section = section if source.history is None else replace(section, **asdict(source.history))
     files = {name: WrittenFile(*file) for _, record in written for name, file in record.files.items()}
+    if is_ordered:
+        rows = WrittenRows(store, [(block, record.num_edges) for block, record in written])
+        tiles = None if journal is None else journal.records("tiles", BlockRecord, there)
+        files.update(_write_ordered(rows, plan, options, resources, shares.share_bytes, clock, tiles))
     if journal is not None:
         journal.save_edges(section, files)
         remove_segments(store)
     return section, files
+
+
+def _write_ordered(
+    rows: WrittenRows,
+    plan: EdgePlan,
+    options: BuildOptions,
+    resources: Resources,
+    share_bytes: int,
+    clock: StageClock,
+    journal: RecordJournal[BlockRecord] | None,
+) -> dict[str, WrittenFile]:
+    """Choose the order of sources by the rows, and write the tiles in it."""
+    with clock.stage("order sources"):
+        order = choose_order(rows, plan, options)
+    where = None if order is None else OrderFile(rows.store / ORDER_NAME, order, plan.num_nodes)
+    with clock.stage("write tiles"):
+        records = write_all_tiles(rows, plan, where, resources, share_bytes, journal)
+    files = {name: WrittenFile(*file) for record in records for name, file in record.files.items()}
+    return files if order is None else {**files, ORDER_NAME: order}
 
 
 def remove_segments(store: Path) -> None:
@@ -275,7 +312,7 @@ def key_buckets(store: Path, num_buckets: int, shares: MemoryShares, *, is_share
 def require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, where: Path) -> None:
     """Refuse before the first byte if the disk is short of store and scratch together."""
     scratch = max(0, keys_hint * KEY_BYTES - shares.kept_bytes)
-    store = 8 * keys_hint + 8 * source.num_nodes
+    store = 8 * keys_hint + (8 + ORDER_DISK_BYTES) * source.num_nodes
     store += 0 if source.features is None else source.features.stored_bytes(source.num_nodes)
     store += sum(column.dtype.itemsize for column in source.number_columns) * source.num_nodes
     store += 0 if source.keys is None else KEY_DISK_BYTES * source.num_nodes

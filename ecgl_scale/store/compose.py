@@ -114,6 +114,7 @@ def grow(before: Manifest, generation: GenerationManifest, where: AnyPath | None
         written_by=generation.written_by,
         keys=before.keys,
         class_names=generation.class_names if generation.class_names is not None else before.class_names,
+        source_order=before.source_order,
         base=base,
         appended=(*appended, generation),
     )

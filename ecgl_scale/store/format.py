@@ -24,12 +24,16 @@ from ecgl_scale.units import MIB
 
 FORMAT = "ecgl-store"
 FORMAT_VERSION = 1
+ORDERED_VERSION = 3
+"""A store whose tiles have their sources in another order has it: who does not know of that would rank wrongly."""
 MANIFEST_NAME = "manifest.json"
 EDGES_DIRECTORY = "edges"
 TILES_DIRECTORY = "tiles"
 DENSE_DIRECTORY = "features.zarr"
 SPARSE_DIRECTORY = "features"
 NODES_NAME = "nodes.arrow"
+ORDER_NAME = "order.arrow"
+DEGREE_GROUPS = "degree-groups"
 KEYS_NAME, KEY_INDEX_NAME = "keys.arrow", "key-index.arrow"
 
 PROBE_WINDOWS = 16
@@ -111,6 +115,9 @@ class Manifest:
     """None where nodes have row numbers only; then the manifest does not speak of keys."""
     class_names: list[str] | None = None
     """Names of the classes by their numbers; None, and left out, where classes are numbers without gaps."""
+    source_order: str | None = None
+    """``degree-groups`` where the tiles' sources are in the order of ``order.arrow``; None, and left out, where they
+    have their own numbers."""
 
     @property
     def total_bytes(self) -> int:
@@ -129,7 +136,7 @@ class Manifest:
     @classmethod
     def parse(cls, raw: bytes, path: AnyPath) -> Manifest:
         """Check the bytes of a manifest that was read from ``path``."""
-        body = decode_signed(raw, path, form=FORMAT, versions=(FORMAT_VERSION,))
+        body = decode_signed(raw, path, form=FORMAT, versions=(FORMAT_VERSION, ORDERED_VERSION))
         return cls._from_json(body, path)
 
     @classmethod
@@ -140,7 +147,10 @@ class Manifest:
                 num_nodes=typed(int, body["num_nodes"]),
                 edges=read_section(EdgeSection, body["edges"]),
                 **read_parts(body, path),
+                source_order=typed(str, body["source_order"]) if "source_order" in body else None,
             )
+            if (body["format_version"] == ORDERED_VERSION) != (manifest.source_order is not None):
+                raise ValueError("the version and the order of sources do not belong together")
             _check_sense(manifest)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, CorruptStoreError):
@@ -202,8 +212,9 @@ def read_parts(body: Mapping[str, Any], path: AnyPath) -> dict[str, Any]:
 
 def encode_manifest(manifest: Manifest) -> str:
     """The text of a manifest, as it is in a store."""
-    body = without_none(manifest, "keys", "class_names")
-    return encode_signed({"format": FORMAT, "format_version": FORMAT_VERSION, **body})
+    body = without_none(manifest, "keys", "class_names", "source_order")
+    version = FORMAT_VERSION if manifest.source_order is None else ORDERED_VERSION
+    return encode_signed({"format": FORMAT, "format_version": version, **body})
 
 
 def _check_sense(manifest: Manifest) -> None:
@@ -220,6 +231,10 @@ def _check_sense(manifest: Manifest) -> None:
         raise ValueError(f"ids are {edges.id_dtype!r:.100}")
     if manifest.columns and NODES_NAME not in manifest.files:
         raise ValueError(f"there are node columns but no {NODES_NAME}")
+    if manifest.source_order not in (None, DEGREE_GROUPS):
+        raise ValueError(f"sources are ordered by {manifest.source_order!r:.100}")
+    if (ORDER_NAME in manifest.files) != (manifest.source_order is not None):
+        raise ValueError(f"an order of sources and {ORDER_NAME} come together")
     check_names(manifest.keys, manifest.class_names, manifest.num_classes, manifest.files)
     if features is not None:
         check_features(features, manifest.num_nodes, manifest.files)

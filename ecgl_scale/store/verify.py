@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ecgl_kernels.checksum import checksum_rows, checksum_tiles
 from ecgl_kernels.csr import find_bad_row
+from ecgl_kernels.order import checksum_columns, count_column_tiles
 from ecgl_kernels.tiles import count_tiles, find_bad_tile
 from ecgl_scale.base.buffers import ReusableBytes
 from ecgl_scale.base.direct import SECTOR_BYTES, open_direct, round_up
@@ -33,6 +34,7 @@ from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.store.checked import corrupt
 from ecgl_scale.store.compose import address_of, is_beside, manifest_names, stored_blocks
 from ecgl_scale.store.edges.older import held_bytes, part_bytes
+from ecgl_scale.store.edges.order import open_order
 from ecgl_scale.store.edges.plan import RANGE_ROWS
 from ecgl_scale.store.edges.read import EdgeStore, TileStore
 from ecgl_scale.store.features.files import open_features
@@ -148,6 +150,8 @@ def verify_store(store: AnyPath, resources: Resources, *, fast: bool = False) ->
     require_workers(resources, lambda _, threads: [plan_verify_worker(manifest, threads=threads)])
     if not fast:
         _verify("read every byte", ByteCheck(files, manifest), manifest.total_bytes, "bytes", resources)
+        if (order := open_order(files, manifest)) is not None:
+            order.require_permutation()
         found = _verify("check rows and tiles", RowCheck(files, manifest), manifest.edges.num_edges, "edges", resources)
         if found != manifest.edges.num_edges:
             expected = f"{manifest.edges.num_edges:,}"
@@ -271,21 +275,30 @@ def _merged_bytes(manifest: Manifest) -> int:
 def _check_tiles(tiles: TileStore, block: Block, rows: Ragged, keeps_duplicates: bool) -> None:
     """Same edges, range by range: the number in each tile, their order, their ids, and a checksum of them all."""
     stripe, width = tiles.read(block), tiles.width(block)
-    num_ranges = tiles.num_ranges_of(block)
+    num_ranges, columns = tiles.num_ranges_of(block), None if tiles.order is None else tiles.order.columns
     if stripe.offsets.size != num_ranges * width + 1:
         raise corrupt(tiles.path(block), "has the wrong number of tiles")
     for d in range(width):
         offsets = rows.offsets[d * RANGE_ROWS : (d + 1) * RANGE_ROWS + 1]
         counts = np.zeros(num_ranges, np.int64)
-        count_tiles(rows.values[offsets[0] : offsets[-1]], counts)
+        if columns is None:
+            count_tiles(rows.values[offsets[0] : offsets[-1]], counts)
+        else:
+            count_column_tiles(rows.values[offsets[0] : offsets[-1]], columns, counts)
         bounds: NDArray[Any] = np.column_stack([stripe.offsets[d:-1:width], stripe.offsets[d + 1 :: width]])
-        bad_tile = find_bad_tile(stripe.values, bounds.ravel(), offsets.size - 1, tiles.num_nodes, keeps_duplicates)
-        first_row = block.start + d * RANGE_ROWS
+        num_rows, first_row = offsets.size - 1, block.start + d * RANGE_ROWS
+        bad_tile = find_bad_tile(
+            stripe.values, bounds.ravel(), num_rows, tiles.num_nodes, keeps_duplicates, columns is not None
+        )
+        checksum = (
+            checksum_rows(offsets, rows.values, first_row)
+            if columns is None
+            else checksum_columns(offsets, rows.values, columns, first_row)
+        )
         same = (
             bad_tile < 0
             and np.array_equal(bounds[:, 1] - bounds[:, 0], counts)
-            and checksum_tiles(stripe.values, bounds.ravel(), first_row)
-            == checksum_rows(offsets, rows.values, first_row)
+            and checksum_tiles(stripe.values, bounds.ravel(), first_row) == checksum
         )
         if not same:
             raise corrupt(tiles.path(block), f"differs from the rows in destination range {d}")

@@ -20,6 +20,7 @@ from ecgl_scale.store.format import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
+    ORDERED_VERSION,
     Manifest,
     read_plain_file,
     read_raw_manifest,
@@ -69,8 +70,8 @@ def read_view(address: str | AnyPath, generation: int | None = None) -> StoreVie
     wanted = named if generation is None else generation
     read, where = _reader(location), location / MANIFEST_NAME
     raw = read(MANIFEST_NAME)
-    body = decode_signed(raw, where, form=FORMAT, versions=(FORMAT_VERSION, HEAD_VERSION))
-    if body["format_version"] == FORMAT_VERSION:
+    body = decode_signed(raw, where, form=FORMAT, versions=(FORMAT_VERSION, HEAD_VERSION, ORDERED_VERSION))
+    if body["format_version"] != HEAD_VERSION:
         manifest = Manifest.parse(raw, where)
         head = Head((HeadEntry.of(0, raw, manifest),))
         return StoreView(location, head, _checked_number(wanted, head, location), manifest, hold)

@@ -94,12 +94,18 @@ def pack_tile(
 
 @kernel
 def find_bad_tile(
-    packed: NDArray[np.uint32], offsets: NDArray[np.int64], num_rows: int, num_sources: int, allow_duplicates: bool
+    packed: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    num_rows: int,
+    num_sources: int,
+    allow_duplicates: bool,
+    has_order: bool = False,
 ) -> int:
     """First of one destination range's tiles that is unsorted, or reaches outside the graph or the file; -1 if none.
 
     ``offsets[2 * k], offsets[2 * k + 1]`` are start and stop of tile k; ``num_rows`` the range's rows; ``num_sources``
-    the graph's nodes.
+    the graph's nodes. With ``has_order`` the sources of a destination are in the order of nodes and not of columns, so
+    only destinations ascend.
     """
     low = np.uint64((1 << RANGE_BITS) - 1)
     for k in range(offsets.size // 2):
@@ -111,6 +117,11 @@ def find_bad_tile(
             edge = np.uint64(packed[i])
             if edge >> np.uint64(RANGE_BITS) >= np.uint64(num_rows) or (edge & low) >= limit:
                 return k
-            if i > start and (packed[i] < packed[i - 1] or (packed[i] == packed[i - 1] and not allow_duplicates)):
+            if i == start:
+                continue
+            if has_order:
+                if edge >> np.uint64(RANGE_BITS) < np.uint64(packed[i - 1]) >> np.uint64(RANGE_BITS):
+                    return k
+            elif packed[i] < packed[i - 1] or (packed[i] == packed[i - 1] and not allow_duplicates):
                 return k
     return -1

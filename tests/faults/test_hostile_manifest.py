@@ -162,7 +162,7 @@ def test_a_manifest_with_wrong_types_missing_keys_or_senseless_numbers_is_refuse
     assert accepted == []
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None, 1.5, [1]], ids=str)
+@pytest.mark.parametrize("version", [0, 4, "1", None, 1.5, [1]], ids=str)
 def test_another_format_version_is_refused_with_what_to_do(tiny: Path, version: Any) -> None:
     body = json.loads((tiny / "manifest.json").read_text())
     (tiny / "manifest.json").write_text(_sign({**body, "format_version": version}))

@@ -154,8 +154,8 @@ def test_a_bucket_that_does_not_fit_is_cut_from_segments_too(tmp_path, make, mon
 def test_a_worker_that_is_lost_leaves_nothing_in_the_store(tmp_path, make, monkeypatch):
     original = build.write_blocks
 
-    def lose(keys, plan, options, store, *rest):
-        written = original(keys, plan, options, store, *rest)
+    def lose(keys, plan, options, store, *rest, **named):
+        written = original(keys, plan, options, store, *rest, **named)
         (store / "edges" / ".00000.arrow.elsewhere-7.partial").write_bytes(b"half")
         return written
 

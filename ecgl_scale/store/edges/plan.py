@@ -42,6 +42,9 @@ class BuildOptions:
     is_symmetric: bool = False
     """The source promises that each edge comes with its reverse, as part of a symmetrised graph does; recorded, not
     checked."""
+    source_order: str = "auto"
+    """The tiles' sources are left as they are by ``none``, put in the order of their degrees by ``degree``, and by
+    ``auto`` only where a sweep gains by it."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from ecgl_scale.store.compose import StoredBlock, generations_of, stored_blocks
 from ecgl_scale.store.dropped import open_dropped
 from ecgl_scale.store.edges.live import LiveRows, live_bytes, live_part_bytes
 from ecgl_scale.store.edges.older import BlockRows, OlderFiles, Pairs, held_bytes, merge_bytes, part_bytes
+from ecgl_scale.store.edges.order import SourceOrder, open_order
 from ecgl_scale.store.edges.plan import RANGE_ROWS, id_dtype_of
 from ecgl_scale.store.files import StoreFiles
 from ecgl_scale.store.format import EDGES_DIRECTORY, TILES_DIRECTORY, Manifest, block_name
@@ -277,6 +278,11 @@ class TileStore(_BlockFiles):
 
     directory = TILES_DIRECTORY
 
+    @cached_property
+    def order(self) -> SourceOrder | None:
+        """The order of sources; None where they have their own numbers as columns."""
+        return open_order(self._files, self._manifest)
+
     @property
     def num_ranges(self) -> int:
         """Source ranges of 2**16 nodes."""
@@ -295,5 +301,5 @@ class TileStore(_BlockFiles):
         return -(-block.num_rows // RANGE_ROWS)
 
     def read(self, block: Block) -> Ragged:
-        """Row ``k * width + d`` is tile (k, d): edges from source range k into the stripe's d-th range."""
+        """Row ``k * width + d`` is tile (k, d): edges from range k of columns into the stripe's d-th range."""
         return self._read(block)

@@ -69,20 +69,23 @@ def write_blocks(
     share_bytes: int,
     journal: RecordJournal[BlockRecord] | None = None,
     first_row: int = 0,
+    *,
+    with_tiles: bool = True,
 ) -> list[tuple[Block, BlockRecord]]:
-    """Write all blocks, or those from ``first_row`` on.
+    """Write all blocks, or those from ``first_row`` on; their tiles, too, unless these wait for an order.
 
     The result is in row order and the same for any number of threads and any memory.
     """
     counts = keys.counts
     num_keys = {block: int(counts[plan.buckets_of(block)].sum()) for block in plan.cut_blocks(counts, first_row)}
     resources.on_event(StageStarted(STAGE, sum(num_keys.values()), "edges"))
-    for part in (EDGES_DIRECTORY, TILES_DIRECTORY) if num_keys else ():
+    parts = (EDGES_DIRECTORY, TILES_DIRECTORY) if with_tiles else (EDGES_DIRECTORY,)
+    for part in parts if num_keys else ():
         (store / part).mkdir(exist_ok=journal is not None)
     largest_first = sorted(num_keys, key=lambda block: -num_keys[block])
     done = 0
     results = []
-    work = BlockWork(keys, plan, options, store, share_bytes)
+    work = BlockWork(keys, plan, options, store, share_bytes, with_tiles=with_tiles)
     for block, record in run_blocks(work, largest_first, resources, journal):
         results.append((block, record))
         done += num_keys[block]
@@ -106,8 +109,19 @@ def largest_block_bytes(plan: EdgePlan, bucket_counts: NDArray[np.int64]) -> int
     return needed
 
 
+def block_metadata(block: Block, part: str) -> dict[str, str]:
+    """What a file of a block says of itself."""
+    about = {"ecgl.version": "1", "ecgl.block": str(block.index), "ecgl.first_row": str(block.start)}
+    return about | {"ecgl.part": part}
+
+
+def block_share_bytes(resources: Resources) -> int:
+    """What a thread of a worker may use for a block, by the worker's own memory."""
+    return min(max(resources.room_bytes - RESERVE_BYTES, 0) // resources.threads, MAX_SHARE_BYTES)
+
+
 class BlockWork(Work[BlockScratch, BlockRecord]):
-    """A block of rows: its keys, sorted, as a file of rows and a file of tiles.
+    """A block of rows: its keys, sorted, as a file of rows and, unless those wait for an order, a file of tiles.
 
     Where keys are in files that other processes see, so are the results: whole under another name, then renamed.
     """
@@ -115,12 +129,22 @@ class BlockWork(Work[BlockScratch, BlockRecord]):
     name = "ingest.block"
     record = BlockRecord
 
-    def __init__(self, keys: KeyBuckets, plan: EdgePlan, options: BuildOptions, store: Path, share_bytes: int) -> None:
+    def __init__(
+        self,
+        keys: KeyBuckets,
+        plan: EdgePlan,
+        options: BuildOptions,
+        store: Path,
+        share_bytes: int,
+        *,
+        with_tiles: bool,
+    ) -> None:
         self._keys = keys
         self._plan = plan
         self._options = options
         self._store = store
         self._share_bytes = share_bytes
+        self._with_tiles = with_tiles
 
     def describe(self) -> Json:
         """Where keys and store are, and how they are cut."""
@@ -129,29 +153,29 @@ class BlockWork(Work[BlockScratch, BlockRecord]):
             "plan": asdict(self._plan),
             "options": asdict(self._options),
             "store": str(self._store),
+            "with_tiles": self._with_tiles,
         }
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> BlockWork:
         """Make the work again, in another process, whose memory decides how much is sorted at once."""
-        keys = KeySegments.open(description["keys"])
-        share_bytes = min(max(resources.room_bytes - RESERVE_BYTES, 0) // resources.threads, MAX_SHARE_BYTES)
+        keys, store = KeySegments.open(description["keys"]), Path(description["store"])
         plan, options = EdgePlan(**description["plan"]), BuildOptions(**description["options"])
-        return cls(keys, plan, options, Path(description["store"]), share_bytes)
+        with_tiles = description["with_tiles"]
+        return cls(keys, plan, options, store, block_share_bytes(resources), with_tiles=with_tiles)
 
     def scratch(self) -> BlockScratch:
         """Memory to sort in, and for rows and tiles."""
         return BlockScratch(SortWorkspace(self._share_bytes // 2))
 
     def run(self, block: Block, given: Json, scratch: BlockScratch) -> BlockRecord:  # noqa: ARG002
-        """Write both files of a block."""
+        """Write the files of a block."""
         num_keys = int(self._keys.counts[self._plan.buckets_of(block)].sum())
-        metadata = {"ecgl.version": "1", "ecgl.block": str(block.index), "ecgl.first_row": str(block.start)}
         offsets = np.zeros(block.num_rows + 1, np.int64)
         rows_bytes = num_keys * self._plan.id_dtype.itemsize
         left_bytes = self._share_bytes // 2 - offsets.nbytes
         edges_name, tiles_name = (block_name(part, block.index) for part in (EDGES_DIRECTORY, TILES_DIRECTORY))
-        about = metadata | {"ecgl.part": EDGES_DIRECTORY}
+        about = block_metadata(block, EDGES_DIRECTORY)
         with self._new_file(edges_name) as path:
             if rows_bytes + num_keys * EDGE_BYTES <= left_bytes:
                 memory = scratch.rows.take(rows_bytes).view(self._plan.id_dtype)
@@ -164,16 +188,17 @@ class BlockWork(Work[BlockScratch, BlockRecord]):
                     self._collect(block, offsets, values, scratch.workspace, path)
                     edges_file = write_ragged(path, offsets, values.mapped(), about)
                 rows = read_ragged(path, edges_file, check_crc=False)
-        with self._new_file(tiles_name) as path:
-            tiles_file = write_tiles(
-                path,
-                rows,
-                self._plan.num_ranges,
-                memory=scratch.tiles,
-                max_bytes=max(left_bytes, MIN_TILE_BUFFER_BYTES),
-                metadata=metadata | {"ecgl.part": TILES_DIRECTORY},
-            )
-        written = {edges_name: edges_file, tiles_name: tiles_file}
+        written = {edges_name: edges_file}
+        if self._with_tiles:
+            with self._new_file(tiles_name) as path:
+                written[tiles_name] = write_tiles(
+                    path,
+                    rows,
+                    self._plan.num_ranges,
+                    memory=scratch.tiles,
+                    max_bytes=max(left_bytes, MIN_TILE_BUFFER_BYTES),
+                    metadata=block_metadata(block, TILES_DIRECTORY),
+                )
         return BlockRecord(int(offsets[-1]), {name: [file.size_bytes, file.crc32c] for name, file in written.items()})
 
     def _new_file(self, name: str) -> AbstractContextManager[Path]:
