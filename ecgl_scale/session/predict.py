@@ -11,7 +11,7 @@ rows made beforehand  (the same, k hops)         the same: the layers alone, on 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.infer.asked import AskedRows
 from ecgl_scale.infer.feature_reader import FeatureReader
 from ecgl_scale.infer.hop_rows import InputRows, draw_map, input_rows, propagate_hops
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.model_input import ModelInput
 from ecgl_scale.infer.random_features import RandomFeatures
 from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.session.scoring import rows_in_blocks, scoring_bytes
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.features.files import AnyFeatures
 from ecgl_scale.store.graph import GraphStore
@@ -133,27 +135,35 @@ class Predictor:
         norm = self._config.infer.norm
         return propagate_hops(graph, self._made, self._resources, norm=norm, own=own, directory=directory)
 
-    def logits(self, weights: SharedWeights, on: Task, ids: Ids) -> Matrix:
-        """Outputs for some nodes of a task, on the graph that it is trained on."""
+    def logits(self, weights: SharedWeights, on: Task, ids: Ids) -> Iterator[Matrix]:
+        """Outputs for some nodes of a task, on the graph that it is trained on, in blocks."""
         if self._made.is_made:
-            return self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
-        [found] = self._infer(weights, *self.training_graph(on), [ids])
-        return found
+            yield from self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
+        else:
+            seen = self._config.tasks.inter_task_edges
+            graph = self._graphs.seen(on) if seen else self._graphs.own(on)
+            for blocks in self._infer(weights, graph, self._graphs.tasks.seen(on) if seen else [on], [ids]):
+                yield from blocks
 
-    def seen_logits(self, weights: SharedWeights, after: Task, asked: Iterable[Ids]) -> Iterator[Matrix]:
-        """Outputs for each of these sets of nodes, on the graph of all tasks so far, which is gone through once."""
-        nodes = self._graphs.node_ids(after, scope="seen")
-        for earlier in self._graphs.tasks.seen(after)[-2:-1]:
+    def seen_logits(self, weights: SharedWeights, after: Task, asked: Sequence[Ids]) -> Iterator[Iterator[Matrix]]:
+        """Outputs for each of these sets of nodes, on the graph of all tasks so far, which is gone through once.
+
+        Those of a set come in blocks, before the next set is asked for.
+        """
+        tasks = self._graphs.tasks.seen(after)
+        for earlier in tasks[-2:-1]:
             self.finish(earlier)
         if self._made.is_made:
             features = self._features_of_all_seen(after)
             for ids in asked:
-                yield self._mlp(weights, features, positions_of(nodes, ids))
+                yield self._mlp(weights, features, _rows_of(tasks, ids))
         else:
-            yield from self._infer(weights, self._graphs.seen(after), nodes, asked)
+            yield from self._infer(weights, self._graphs.seen(after), tasks, asked)
 
-    def _infer(self, weights: SharedWeights, graph: GraphStore, nodes: Ids, asked: Iterable[Ids]) -> Iterator[Matrix]:
-        """Outputs for each of these sets of a graph's nodes, from one inference."""
+    def _infer(
+        self, weights: SharedWeights, graph: GraphStore, tasks: Sequence[Task], asked: Sequence[Ids]
+    ) -> Iterator[Iterator[Matrix]]:
+        """Outputs for each of these sets of nodes of a graph, which is that of some tasks, from one inference."""
         directory = self._work / "infer"
         directory.mkdir(parents=True, exist_ok=True)
         kept = self._graphs.directory
@@ -164,18 +174,24 @@ class Predictor:
             settings=infer_settings(self._config),
             work_directory=directory,
             cuts_directory=kept if isinstance(kept, Path) else None,
+            beside_result_bytes=max(scoring_bytes(ids.size, weights.num_classes) for ids in asked),
+            asked=AskedRows.of(_rows_of(tasks, asked[0])) if len(asked) == 1 else None,
         )
         try:
             for ids in asked:
-                yield np.array(result.logits[positions_of(nodes, ids)], np.float32)
+                yield rows_in_blocks(result.logits, _rows_of(tasks, ids))
         finally:
             del result
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _mlp(self, weights: SharedWeights, features: InputRows, local: Ids) -> Matrix:
-        logits, step = np.empty((local.size, weights.num_classes), np.float32), rows_at_once(self._made)
-        with torch.no_grad():
-            for start in range(0, local.size, step):
-                rows = torch.from_numpy(np.asarray(features[local[start : start + step]], np.float32))
-                logits[start : start + step] = weights.mlp(rows.to(weights.device)).cpu().numpy()
-        return logits
+    def _mlp(self, weights: SharedWeights, features: InputRows, local: Ids) -> Iterator[Matrix]:
+        step = rows_at_once(self._made)
+        for start in range(0, local.size, step):
+            rows = torch.from_numpy(np.asarray(features[local[start : start + step]], np.float32))
+            with torch.no_grad():
+                yield weights.mlp(rows.to(weights.device)).cpu().numpy()
+
+
+def _rows_of(tasks: Sequence[Task], ids: Ids) -> Ids:
+    """Rows of some nodes in the graph of these tasks: how many of its nodes come before each."""
+    return np.asarray(sum(np.searchsorted(task.node_ids, ids) for task in tasks), np.int64)
