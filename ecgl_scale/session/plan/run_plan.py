@@ -27,7 +27,8 @@ from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_
 from ecgl_scale.session.predict import needs_seen, rows_at_once
 from ecgl_scale.session.scoring import scoring_bytes
 from ecgl_scale.session.setup import RunSetup, infer_settings
-from ecgl_scale.tasks.graphs import TaskGraphs, plan_extract_worker
+from ecgl_scale.tasks.extract_plan import plan_extract_worker
+from ecgl_scale.tasks.graphs import TaskGraphs
 from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task
 from ecgl_scale.units import MIB, format_bytes
