@@ -63,11 +63,11 @@ class RunContext:
         """Training rows and labels; several tasks share what memory is left by their number of rows."""
         if self.config.learn.train_as == "gcn":
             return [Labelled.of_task(task.index, self.stream.labels_of(task.train_ids)) for task in tasks]
-        total = sum(task.train_ids.size for task in tasks)
+        total = sum(task.num_train for task in tasks)
         room = self._rows_bytes(self.beside_segments_bytes)
         found = []
         for task in tasks:
-            share = room * task.train_ids.size // max(total, 1)
+            share = room * task.num_train // max(total, 1)
             rows = self._gather(task, task.train_ids, f"train-{task.index}", share)
             found.append(Labelled.of_task(task.index, self.stream.labels_of(task.train_ids), rows))
         return found

@@ -188,9 +188,9 @@ class Learner:
     def _look_at(self, task: Task) -> None:
         """Let the method learn this task, with the memory that it needs besides the task's rows."""
         seen = self.stream.seen(task)
-        num_nodes = sum(one.node_ids.size for one in (seen if self.config.tasks.inter_task_edges else [task]))
-        num_old = sum(one.train_ids.size for one in seen[:-1])
-        self.context.task, shape = task, TaskShape(num_nodes, task.train_ids.size, num_old, self.weights.widths)
+        num_nodes = sum(one.num_nodes for one in (seen if self.config.tasks.inter_task_edges else [task]))
+        num_old = sum(one.num_train for one in seen[:-1])
+        self.context.task, shape = task, TaskShape(num_nodes, task.num_train, num_old, self.weights.widths)
         self.context.beside_segments_bytes = self.method.beside_segments_bytes(self.config, shape)
 
     def _restart(self, task: Task) -> None:
@@ -278,10 +278,10 @@ class Learner:
 
         A task whose scored nodes are all forgotten has none.
         """
-        scored = [task for task in on if self._scored_ids(task).size]
+        scored = [task for task in on if task.num_in(self.config.tasks.score)]
         found = self._evaluate_seen(after, scored) if scope == "seen" else self._evaluate(after, scored)
         for task in on:
-            yield next(found) if self._scored_ids(task).size else Accuracy(math.nan, math.nan)
+            yield next(found) if task.num_in(self.config.tasks.score) else Accuracy(math.nan, math.nan)
 
     def _evaluate(self, after: Task, on: Sequence[Task]) -> Iterator[Accuracy]:
         asked = (self._question(after, task) for task in on)

@@ -34,6 +34,7 @@ from ecgl_scale.store.features.files import AnyFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.graphs import TaskGraphs, positions_of
 from ecgl_scale.tasks.stream import Task
+from ecgl_scale.tasks.subset import NODE
 
 Ids = NDArray[np.int64]
 Matrix = NDArray[np.float32]
@@ -141,8 +142,7 @@ class Predictor:
             yield from self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
         else:
             seen = self._config.tasks.inter_task_edges
-            graph = self._graphs.seen(on) if seen else self._graphs.own(on)
-            for blocks in self._infer(weights, graph, self._graphs.tasks.seen(on) if seen else [on], [ids]):
+            for blocks in self._infer(weights, self._graphs.seen(on) if seen else self._graphs.own(on), [ids]):
                 yield from blocks
 
     def seen_logits(self, weights: SharedWeights, after: Task, asked: Sequence[Ids]) -> Iterator[Iterator[Matrix]]:
@@ -150,20 +150,18 @@ class Predictor:
 
         Those of a set come in blocks, before the next set is asked for.
         """
-        tasks = self._graphs.tasks.seen(after)
-        for earlier in tasks[-2:-1]:
+        for earlier in self._graphs.tasks.seen(after)[-2:-1]:
             self.finish(earlier)
+        graph = self._graphs.seen(after)
         if self._made.is_made:
             features = self._features_of_all_seen(after)
             for ids in asked:
-                yield self._mlp(weights, features, _rows_of(tasks, ids))
+                yield self._mlp(weights, features, _rows_of(graph, ids))
         else:
-            yield from self._infer(weights, self._graphs.seen(after), tasks, asked)
+            yield from self._infer(weights, graph, asked)
 
-    def _infer(
-        self, weights: SharedWeights, graph: GraphStore, tasks: Sequence[Task], asked: Sequence[Ids]
-    ) -> Iterator[Iterator[Matrix]]:
-        """Outputs for each of these sets of nodes of a graph, which is that of some tasks, from one inference."""
+    def _infer(self, weights: SharedWeights, graph: GraphStore, asked: Sequence[Ids]) -> Iterator[Iterator[Matrix]]:
+        """Outputs for each of these sets of nodes of a graph, from one inference."""
         directory = self._work / "infer"
         directory.mkdir(parents=True, exist_ok=True)
         kept = self._graphs.directory
@@ -175,11 +173,11 @@ class Predictor:
             work_directory=directory,
             cuts_directory=kept if isinstance(kept, Path) else None,
             beside_result_bytes=max(scoring_bytes(ids.size, weights.num_classes) for ids in asked),
-            asked=AskedRows.of(_rows_of(tasks, asked[0])) if len(asked) == 1 else None,
+            asked=AskedRows.of(_rows_of(graph, asked[0])) if len(asked) == 1 else None,
         )
         try:
             for ids in asked:
-                yield rows_in_blocks(result.logits, _rows_of(tasks, ids))
+                yield rows_in_blocks(result.logits, _rows_of(graph, ids))
         finally:
             del result
             shutil.rmtree(directory, ignore_errors=True)
@@ -192,6 +190,11 @@ class Predictor:
                 yield weights.mlp(rows.to(weights.device)).cpu().numpy()
 
 
-def _rows_of(tasks: Sequence[Task], ids: Ids) -> Ids:
-    """Rows of some nodes in the graph of these tasks: how many of its nodes come before each."""
-    return np.asarray(sum(np.searchsorted(task.node_ids, ids) for task in tasks), np.int64)
+def _rows_of(graph: GraphStore, ids: Ids) -> Ids:
+    """Rows of some of its nodes in a task graph: its column ``node`` is gone through as it is mapped."""
+    rows, found = np.empty(ids.size, np.int64), 0
+    for start, nodes in graph.nodes.blocks(NODE) if graph.nodes is not None else ():
+        stop = int(np.searchsorted(ids, nodes[-1], side="right")) if nodes.size else found
+        rows[found:stop] = start + positions_of(nodes, ids[found:stop])
+        found = stop
+    return rows[:found]

@@ -172,7 +172,7 @@ class TaskGraphs:
                 in_degrees=in_degrees,
             )
             for scope, task in asked
-            if task.node_ids.size  # else all of its nodes are forgotten
+            if task.num_nodes  # else all of its nodes are forgotten
         ]
         return largest(STAGE, plans)
 
@@ -207,16 +207,16 @@ class TaskGraphs:
             os.close(lock)
 
     def _missing(self, tasks: Sequence[Task]) -> list[Task]:
-        here = [task for task in tasks if task.node_ids.size and self._at(task.generation) is self.graph]
+        here = [task for task in tasks if task.num_nodes and self._at(task.generation) is self.graph]
         return [task for task in here if not is_taken(self._path(task, task.node_ids))]
 
     def _extract_together(self, tasks: Sequence[Task], scratch: Path) -> None:
-        ids = [task.node_ids for task in tasks]
-        if len(tasks) < 2 or parted_bytes(self.graph, ids) > free_bytes(scratch):
+        num_nodes = sum(task.num_nodes for task in tasks)
+        if len(tasks) < 2 or parted_bytes(self.graph, num_nodes) > free_bytes(scratch):
             return
         shutil.rmtree(scratch, ignore_errors=True)
         try:
-            parts = part_store(self.graph, ids, scratch, self._resources)
+            parts = part_store(self.graph, tasks, scratch, self._resources)
             for index, task in enumerate(tasks):
                 self._get("own", task, TaskPart(parts, index))
         finally:

@@ -38,7 +38,7 @@ from ecgl_scale.store.edges.older import OlderSpan
 from ecgl_scale.store.edges.write import RESERVE_BYTES
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL
-from ecgl_scale.tasks.split import Ids
+from ecgl_scale.tasks.task_nodes import Task
 from ecgl_scale.units import MIB
 
 EDGE_STAGE, ROW_STAGE = "part edges by task", "part features by task"
@@ -100,19 +100,19 @@ class Parts:
         return 2 * np.dtype(self.id_dtype).itemsize
 
 
-def parted_bytes(graph: GraphStore, tasks: Sequence[Ids]) -> int:
-    """About what the files of a pass take on the disk, if all edges were within tasks."""
-    features, num_nodes = graph.features, sum(ids.size for ids in tasks)
+def parted_bytes(graph: GraphStore, num_nodes: int) -> int:
+    """About what the files of a pass for so many nodes take on the disk, if all edges were within tasks."""
+    features = graph.features
     row_bytes = 0 if features is None or features.is_sparse else features.row_bytes
     return int(8 * graph.num_edges * num_nodes / graph.num_nodes) + num_nodes * (row_bytes + 8)
 
 
-def part_store(graph: GraphStore, tasks: Sequence[Ids], directory: Path, resources: Resources) -> Parts:
+def part_store(graph: GraphStore, tasks: Sequence[Task], directory: Path, resources: Resources) -> Parts:
     """Part the edges and the dense features of a store by task; no node is of two tasks.
 
     Memory: 4 bytes a node of the graph; for each thread 8 bytes an edge of a build's pieces, then 32 MiB.
     """
-    firsts = np.array([0, *accumulate(ids.size for ids in tasks)], np.int64)
+    firsts = np.array([0, *accumulate(task.num_nodes for task in tasks)], np.int64)
     dtype = np.dtype(np.int32 if firsts[-1] < 1 << 31 else np.int64)
     map_bytes, least = graph.num_nodes * dtype.itemsize, RESERVE_BYTES + MIN_SPARE_BYTES
     formula = f"{dtype.itemsize} bytes a node of the whole graph + {least >> 20} MiB"
@@ -121,8 +121,8 @@ def part_store(graph: GraphStore, tasks: Sequence[Ids], directory: Path, resourc
     shares = MemoryShares.of(room, threads=resources.threads, num_keys_hint=graph.num_edges)
     resources, block_edges = resources.with_threads(shares.threads), shares.block_edges
     numbers = np.full(graph.num_nodes, -1, dtype)
-    for ids, first in zip(tasks, firsts.tolist(), strict=False):
-        numbers[ids] = np.arange(first, first + ids.size, dtype=dtype)
+    for task, first in zip(tasks, firsts.tolist(), strict=False):
+        numbers[task.node_ids] = np.arange(first, first + task.num_nodes, dtype=dtype)
     numbers.setflags(write=False)
     with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)

@@ -259,7 +259,7 @@ class Method:
     def segments(self, context: Context) -> list[AnySegment]:
         """What the loss is a sum over."""
         seen = context.stream.seen(context.task) if self.keeps_tasks else [context.task]
-        tasks = [task for task in seen if task.train_ids.size]  # else its nodes are forgotten
+        tasks = [task for task in seen if task.num_train]  # else its nodes are forgotten
         return context.segments(tasks, context.replay() if self.keeps_bank else None)
 
     def learn(self, context: Context) -> float:

@@ -126,7 +126,7 @@ class Cat(Method):
         task, config, settings = context.task, context.config, context.config.section(CatConfig)
         labels, chosen, rng = self._first_nodes(context)
         first = context.rows(task, task.train_ids[chosen], f"condensed-{task.index}")
-        beside = ROW_BYTES * task.train_ids.size
+        beside = ROW_BYTES * task.num_train
         matching = _matching_bytes(settings, first.num_features)
         if config.learn.num_hops:  # the model's input has passed the edges already
             real = context.rows(task, task.train_ids, f"real-{task.index}", beside_bytes=beside + matching)

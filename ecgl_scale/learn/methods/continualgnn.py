@@ -300,7 +300,7 @@ def detect_old_nodes(context: Context, weights: SharedWeights, ratio: float) -> 
     changed = averaging.spread(is_new, 1) > 0
     before = np.empty((nodes.size, weights.num_classes), np.float32)
     before[~is_new] = graph_outputs(context, weights, previous)
-    shape = TaskShape(nodes.size, task.train_ids.size, 0, weights.widths)
+    shape = TaskShape(nodes.size, task.num_train, 0, weights.widths)
     rows = context.graph_rows(task, beside_bytes=_detection_bytes(shape))
     alone = np.flatnonzero(is_new)
     with torch.no_grad():
@@ -322,7 +322,7 @@ def graph_outputs(context: Context, weights: SharedWeights, task: Task) -> NDArr
     graph, _ = context.graph(task)
     config = context.config
     propagation = GraphPropagation(graph, context.resources, training_norm(config))
-    shape = TaskShape(graph.num_nodes, task.train_ids.size, 0, weights.widths)
+    shape = TaskShape(graph.num_nodes, task.num_train, 0, weights.widths)
     rows = context.graph_rows(task, beside_bytes=_detection_bytes(shape))
     x = rows.read_sparse(0, rows.num_rows) if rows.is_sparse else torch.from_numpy(rows.read(0, rows.num_rows))
     learn = config.learn

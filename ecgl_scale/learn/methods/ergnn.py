@@ -96,7 +96,7 @@ class Ergnn(Method):
         task, settings = context.task, context.config.section(ErgnnConfig)
         if not context.config.bank.budget:
             return context.bank
-        shape = TaskShape(task.node_ids.size, task.train_ids.size, 0, context.trainer.weights.widths)
+        shape = TaskShape(task.num_nodes, task.num_train, 0, context.trainer.weights.widths)
         beside = _choosing_bytes(context.config, shape)
         rows = context.rows(task, task.train_ids, f"choose-{task.index}", beside_bytes=beside)
         labels = context.stream.labels_of(task.train_ids)

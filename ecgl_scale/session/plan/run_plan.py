@@ -127,7 +127,7 @@ def _training(sizes: RunSizes, room_bytes: int, of_method: Sequence[MethodPlan])
         )
     else:
         tasks = sizes.stream if method.keeps_tasks else sizes.to_learn
-        counts = [task.train_ids.size for task in tasks]
+        counts = [task.num_train for task in tasks]
         plans += [
             plan_rows_of(sizes, int(rows), room_bytes) for rows in ([sum(counts)] if method.keeps_tasks else counts)
         ]
@@ -150,7 +150,7 @@ def _evaluation(sizes: RunSizes, room_bytes: int, *, is_spread: bool = False) ->
     if config.tasks.evaluate == "none":
         return StagePlan("evaluate", 0, "nothing is tested")
     for task in sizes.tasks:
-        scored = scoring_bytes(max(task.test_ids.size, task.valid_ids.size), sizes.widths[-1])
+        scored = scoring_bytes(max(task.num_test, task.num_valid), sizes.widths[-1])
         if sizes.made.is_made:
             plan = _propagation(sizes, task, room_bytes, seen=_uses_seen(config))
             predicting = 4 * rows_at_once(sizes.made) * (2 * sizes.widths[0] + 2 * sum(sizes.widths[1:]))

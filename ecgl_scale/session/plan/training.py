@@ -96,7 +96,7 @@ def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
     """What a method is told of a task."""
     config = sizes.config
     found = sizes.graph_of(task, seen=config.tasks.inter_task_edges)
-    num_rows = int(task.train_ids.size)
+    num_rows = task.num_train
     training, least = (
         plan_task_graph(sizes, task, room) if config.learn.train_as == "gcn" else plan_rows_of(sizes, num_rows, room)
         for room in (room_bytes, 0)
@@ -106,7 +106,7 @@ def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
         num_edges=found.num_edges,
         edge_bytes=edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges),
         num_rows=num_rows,
-        num_old_rows=sum(int(one.train_ids.size) for one in sizes.stream.seen(task)[:-1]),
+        num_old_rows=sum(one.num_train for one in sizes.stream.seen(task)[:-1]),
         num_tasks=len(sizes.stream),
         widths=sizes.widths,
         stored_features=sizes.graph.num_features,
