@@ -21,6 +21,7 @@ CASES = (
     "simulate",
     "inference",
     "growth",
+    "footprint",
     "plan_peaks",
     "plan_time",
     "accuracy",

@@ -50,6 +50,8 @@ WORKS: dict[str, str] = {
     "rank.degrees": "ecgl_scale.rank.degrees:DegreeWork",
     "rank.diversity": "ecgl_scale.rank.distances:DistanceWork",
     "rank.sweep": "ecgl_scale.rank.sweep:SweepWork",
+    "tasks.part_edges": "ecgl_scale.tasks.parting:PartEdgesWork",
+    "tasks.part_rows": "ecgl_scale.tasks.parting:PartRowsWork",
     "sweep.run": "ecgl_scale.session.sweep.run_work:RunWork",
 }
 """Where each kind of work is, by its name: a worker is told names from this table, never code."""

@@ -171,22 +171,28 @@ class HopLayout:
     """All memory while it is made."""
 
 
-def plan_hops(num_nodes: int, num_rows: int, num_features: int, *, hops: int, room_bytes: int) -> HopLayout:
+def plan_hops(
+    num_nodes: int, num_rows: int, num_features: int, *, hops: int, room_bytes: int, beside_result_bytes: int = 0
+) -> HopLayout:
     """What ``hop_features`` does with ``room_bytes`` of memory: ``12 N + 48 MiB + result + 4 N a column``.
 
     With several hops ``8 N`` a column: what is sent and what arrives. The result is held where it takes at most a third
-    of what is left; then as many columns as fit, at least four.
+    of what is left, and ``beside_result_bytes`` fit beside it; then as many columns as fit, at least four.
     """
     fixed, column_bytes = 12 * num_nodes + 3 * BLOCK_BYTES, _column_bytes(hops) * num_nodes
     room, size = room_bytes - fixed, 4 * num_rows * num_features
-    held = size if size <= (room - MIN_COLUMNS * column_bytes) // 3 else 0
+    is_held = size <= (room - MIN_COLUMNS * column_bytes) // 3 and size + beside_result_bytes <= room_bytes
+    held = size if is_held else 0
     columns = min(max((room - held) // column_bytes, MIN_COLUMNS), num_features)
     return HopLayout(columns, held, fixed + held + columns * column_bytes)
 
 
-def plan_one_hop(num_nodes: int, num_rows: int, num_features: int, *, room_bytes: int) -> HopLayout:
+def plan_one_hop(
+    num_nodes: int, num_rows: int, num_features: int, *, room_bytes: int, beside_result_bytes: int = 0
+) -> HopLayout:
     """What ``one_hop_features`` does with so much memory."""
-    return plan_hops(num_nodes, num_rows, num_features, hops=1, room_bytes=room_bytes)
+    beside = beside_result_bytes
+    return plan_hops(num_nodes, num_rows, num_features, hops=1, room_bytes=room_bytes, beside_result_bytes=beside)
 
 
 def plan_propagate_worker(num_nodes: int, num_rows: int, num_features: int, *, room_bytes: int) -> StagePlan:
@@ -196,9 +202,27 @@ def plan_propagate_worker(num_nodes: int, num_rows: int, num_features: int, *, r
     return StagePlan(STAGE, layout.peak_bytes - layout.held_bytes, formula, setting="memory")
 
 
-def one_hop_features(graph: GraphStore, nodes: Ids, resources: Resources, *, norm: Norm = "sym", path: Path) -> Dense:
+def one_hop_features(
+    graph: GraphStore,
+    nodes: Ids,
+    resources: Resources,
+    *,
+    norm: Norm = "sym",
+    path: Path,
+    besides_bytes: int = 0,
+    beside_result_bytes: int | None = 0,
+) -> Dense:
     """Rows ``nodes`` (ascending) of P X, dense; see ``hop_features``."""
-    return hop_features(graph, nodes, resources, hops=1, norm=norm, path=path)
+    return hop_features(
+        graph,
+        nodes,
+        resources,
+        hops=1,
+        norm=norm,
+        path=path,
+        besides_bytes=besides_bytes,
+        beside_result_bytes=beside_result_bytes,
+    )
 
 
 def hop_features(
@@ -210,11 +234,13 @@ def hop_features(
     norm: Norm = "sym",
     path: Path,
     besides_bytes: int = 0,
+    beside_result_bytes: int | None = 0,
 ) -> Dense:
     """Rows ``nodes`` (ascending) of P^hops X, dense: in memory where they fit beside columns of X, else at ``path``.
 
     As many columns of X as fit are held at once, so features and edges are read once for each group of them.
-    ``besides_bytes`` of the budget are left free.
+    ``besides_bytes`` of the budget are left free; ``beside_result_bytes`` are the caller's when the rows are made, None
+    where they are to be in the file whatever fits.
 
     Memory
     ------
@@ -225,7 +251,9 @@ def hop_features(
     formula = f"{num_nodes:,} nodes * {node_bytes} bytes + 48 MiB"
     resources.require(node_bytes * num_nodes + 3 * BLOCK_BYTES + besides_bytes, stage=STAGE, formula=formula)
     shape = (nodes.size, features.num_features)
-    layout = plan_hops(num_nodes, *shape, hops=hops, room_bytes=resources.room_bytes - besides_bytes)
+    room = resources.room_bytes - besides_bytes
+    beside = room if beside_result_bytes is None else beside_result_bytes
+    layout = plan_hops(num_nodes, *shape, hops=hops, room_bytes=room, beside_result_bytes=beside)
     propagation = StreamedPropagation(graph, resources, norm)
     result: Dense
     if layout.held_bytes or not nodes.size:

@@ -46,7 +46,7 @@ class Execution:
         found = {}
         for index in [*self._inputs_from(finished.step), finished.step]:
             found[index] = self._matrices.restore(index, finished.crcs.get(index, {}))
-            if index != finished.step and len(found[index]) != len(self._job.parts_of(index).blocks):
+            if index != finished.step and len(found[index]) != len(self._job.blocks_of(index)):
                 return False
         for index, crcs in found.items():
             self._journal.begin(index, crcs)
@@ -82,7 +82,7 @@ class Execution:
             self._matrices.begin(index)
             self._journal.begin(index, {})
         saved = self._restored.get(index, {})
-        left = [block for block in self._job.parts_of(index).blocks if block.index not in saved]
+        left = [block for block in self._job.blocks_of(index) if block.index not in saved]
         for block, record in workers.run(left, index):
             self.read_bytes += record.read_bytes
             self._journal.finish(block, self._job.layout, self._matrices)
@@ -93,7 +93,7 @@ class Execution:
         self._matrices.forget(but=needed)
 
     def _num_before(self, index: int) -> int:
-        return sum(len(self._job.parts_of(number).blocks) for number in range(index))
+        return sum(len(self._job.blocks_of(number)) for number in range(index))
 
     def _inputs_from(self, index: int) -> list[int]:
         """Steps before ``index`` that it or a later one reads."""

@@ -29,6 +29,7 @@ from ecgl_scale.store.source import CsrBlock
 from ecgl_scale.tasks.scaling import Scaling
 
 LENGTH_ONE = Scaling("row_l2")
+COPY_ROWS = 1 << 14
 
 Ints = NDArray[np.int64]
 
@@ -145,7 +146,9 @@ def propagate_hops(
                 work.rmdir()  # only where nothing is in it to go on with
             raise
         kept = make_matrix(graph.num_nodes if own is None else own.size, rows.shape[1], directory / f"hop-{hops}.rows")
-        kept[:] = rows if own is None or own.size == len(rows) else rows[own]
+        for start in range(0, len(kept), COPY_ROWS):  # in pieces, as a choice of rows is a copy
+            stop = min(start + COPY_ROWS, len(kept))
+            kept[start:stop] = rows[start:stop] if own is None else rows[own[start:stop]]
         del rows
         shutil.rmtree(work, ignore_errors=True)
         found.append(kept)

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.place import FilePlace
 from ecgl_scale.engine.work import Json
 from ecgl_scale.graph.adjacency import Adjacency, Scales
 from ecgl_scale.graph.partition import Partitions
+from ecgl_scale.infer.asked import AskedRows
 from ecgl_scale.infer.feature_reader import FeatureReader
 from ecgl_scale.infer.layout import Layout
 from ecgl_scale.infer.program import Dense, Pass, Program
@@ -42,6 +44,8 @@ class Job:
     partitions: Partitions
     directory: Path
     """It has the matrices between steps, where those are in files."""
+    asked: AskedRows | None = None
+    """Rows of the last matrix that are asked for; all without."""
     _scales: list[Scales] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -61,6 +65,14 @@ class Job:
     def parts_of(self, step: int) -> Partitions:
         """The blocks of a step: those of the features where they are multiplied, else the partitions."""
         return self._stored_blocks if self.steps[step].kind == "prepare" else self.partitions
+
+    def blocks_of(self, step: int) -> list[Block]:
+        """The blocks of a step that are computed: of the last layer those that have a row which is asked for."""
+        parts, about = self.parts_of(step), self.steps[step]
+        is_last = about.kind != "prepare" and about.number == len(self.program.passes) - 1
+        if self.asked is None or not is_last or parts.order is not None:
+            return list(parts.blocks)
+        return [block for block in parts.blocks if self.asked.any_in(block)]
 
     @cached_property
     def _stored_blocks(self) -> Partitions:

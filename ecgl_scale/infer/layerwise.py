@@ -25,6 +25,7 @@ from ecgl_scale.engine.resources import Resources
 from ecgl_scale.graph.adjacency import Adjacency
 from ecgl_scale.graph.metis import Metis
 from ecgl_scale.graph.partition import Partitions, cut_partitions, measure_halos
+from ecgl_scale.infer.asked import AskedRows
 from ecgl_scale.infer.backends.choose import choose_backend, find_device_room, make_backend
 from ecgl_scale.infer.execute import STAGE, Execution
 from ecgl_scale.infer.feature_reader import FeatureReader
@@ -48,6 +49,8 @@ def infer_logits(
     scaling: Scaling | None = None,
     work_directory: Path,
     cuts_directory: Path | None = None,
+    beside_result_bytes: int = 0,
+    asked: AskedRows | None = None,
 ) -> InferResult:
     """Logits of every node: the weights as a graph network over the stored edges.
 
@@ -62,6 +65,11 @@ def infer_logits(
         at a time; nothing is left there but logits that did not fit in memory.
     cuts_directory
         Where METIS's cut of the graph is kept for the next inference over it; nowhere without.
+    beside_result_bytes
+        What the caller needs of the budget while it has the logits.
+    asked
+        The rows that the caller will look at: others may be zeros, as partitions without one are left out of the last
+        layer. It needs contiguous partitions; from other partitioners all rows come.
 
     Raises
     ------
@@ -80,7 +88,19 @@ def infer_logits(
     found = read_layers(layers, features.width)
     program = write_program(found, settings, sparse=features.is_sparse)
     identity = _identity(found, settings, features)
-    result = run_program(program, features, settings, identity, resources, work_directory, cuts_directory)
+    if asked is not None:
+        identity["asked"] = crc32c_of(asked.chunks)
+    result = run_program(
+        program,
+        features,
+        settings,
+        identity,
+        resources,
+        work_directory,
+        cuts_directory,
+        beside_result_bytes=beside_result_bytes,
+        asked=asked,
+    )
     return replace(result, seconds=time.perf_counter() - started)
 
 
@@ -92,6 +112,9 @@ def run_program(
     resources: Resources,
     work_directory: Path,
     cuts_directory: Path | None = None,
+    *,
+    beside_result_bytes: int = 0,
+    asked: AskedRows | None = None,
 ) -> InferResult:
     """Plan, find what an earlier call has done, and do the rest."""
     started, graph = time.perf_counter(), features.graph
@@ -99,22 +122,30 @@ def run_program(
     backend = make_backend(name, settings, threads)
     adjacency = Adjacency(graph)
     _load_kernels(adjacency)
-    device_room = find_device_room(name, settings)
-    planner = Planner(Sizes.of(graph), program, settings, backend=name, threads=threads, device_room=device_room)
-    journal = StepJournal(work_directory, {**identity, "shares_memory": resources.executor.shares_memory})
+    shares_memory = resources.executor.shares_memory
+    planner = Planner(
+        Sizes.of(graph),
+        program,
+        settings,
+        backend=name,
+        threads=threads,
+        device_room=find_device_room(name, settings),
+        shares_memory=shares_memory,
+        beside_result_bytes=beside_result_bytes,
+    )
+    journal = StepJournal(work_directory, {**identity, "shares_memory": shares_memory})
     budget, held = resources.budget, own_memory_bytes()
     finished = journal.load()
     if finished is not None and held + finished.layout.host_bytes > budget.total_bytes:
         finished = None  # it was laid out for more memory
-    beside = 0 if resources.executor.shares_memory else planner.block_bytes(planner.find(budget.total_bytes).partitions)
-    layout = planner.find(budget.total_bytes - held - beside) if finished is None else finished.layout
+    layout = planner.find(budget.total_bytes - held) if finished is None else finished.layout
     formula = f"{format_bytes(held)} held already + {planner.formula(layout)}"
     budget.require(held + layout.host_bytes, stage="the inference", formula=formula)
     adjacency.keep_merged((budget.total_bytes - held - layout.host_bytes) // 2)
     adjacency.read_all(threads=threads)
     metis = Metis(graph, work_directory, budget, cuts_directory)
     layout, partitions = _cut(layout, adjacency, program, settings, planner.row_weight, metis)
-    job = Job(adjacency, features, program, settings, layout, partitions, work_directory)
+    job = Job(adjacency, features, program, settings, layout, partitions, work_directory, asked)
     execution = Execution(job, backend, journal, resources)
     execution.resume(finished)
     logits = execution.run()
@@ -140,6 +171,7 @@ def plan_inference(
     num_nodes: int | None = None,
     num_edges: int | None = None,
     made_dense: bool = False,
+    beside_result_bytes: int = 0,
 ) -> StagePlan:
     """What ``infer_logits`` would need with layers of these widths (features first, classes last).
 
@@ -154,16 +186,31 @@ def plan_inference(
     settings = settings or InferSettings()
     sizes = Sizes.of(graph, num_nodes=num_nodes, num_edges=num_edges, made_dense=made_dense)
     program = write_program(shape_layers(widths), settings, sparse=sizes.features.is_sparse)
-    return plan_program(sizes, program, settings, room_bytes=room_bytes, threads=threads)
+    return plan_program(
+        sizes, program, settings, room_bytes=room_bytes, threads=threads, beside_result_bytes=beside_result_bytes
+    )
 
 
 def plan_program(
-    sizes: Sizes, program: Program, settings: InferSettings, *, room_bytes: int, threads: int
+    sizes: Sizes,
+    program: Program,
+    settings: InferSettings,
+    *,
+    room_bytes: int,
+    threads: int,
+    beside_result_bytes: int = 0,
 ) -> StagePlan:
     """What ``run_program`` would need."""
     backend = choose_backend(settings)
-    device_room = find_device_room(backend, settings)
-    planner = Planner(sizes, program, settings, backend=backend, threads=threads, device_room=device_room)
+    planner = Planner(
+        sizes,
+        program,
+        settings,
+        backend=backend,
+        threads=threads,
+        device_room=find_device_room(backend, settings),
+        beside_result_bytes=beside_result_bytes,
+    )
     layout = planner.find(room_bytes)
     traffic = planner.traffic(layout)
     return StagePlan(
@@ -189,6 +236,7 @@ def plan_inference_worker(
     num_nodes: int | None = None,
     num_edges: int | None = None,
     made_dense: bool = False,
+    beside_result_bytes: int = 0,
 ) -> StagePlan:
     """What a worker of ``infer_logits`` needs that shares no memory: the columns that a step reads of all nodes, as
     one process that does it all, and besides rows of its own partition on their way to and from files.
@@ -197,11 +245,19 @@ def plan_inference_worker(
     sizes = Sizes.of(graph, num_nodes=num_nodes, num_edges=num_edges, made_dense=made_dense)
     program = write_program(shape_layers(widths), settings, sparse=sizes.features.is_sparse)
     backend = choose_backend(settings)
-    planner = Planner(sizes, program, settings, backend=backend, threads=threads)
-    beside = planner.block_bytes(planner.find(room_bytes).partitions)
-    layout = planner.find(room_bytes - beside)
-    formula = f"{planner.formula(layout)}, {format_bytes(beside)} for rows of a partition"
-    return StagePlan(STAGE, layout.host_bytes + beside, formula, setting="memory")
+    planner = Planner(
+        sizes,
+        program,
+        settings,
+        backend=backend,
+        threads=threads,
+        shares_memory=False,
+        beside_result_bytes=beside_result_bytes,
+    )
+    layout = planner.find(room_bytes)
+    passing = format_bytes(planner.block_bytes(layout.partitions))
+    formula = f"{planner.formula(layout)}, {passing} for rows of a partition"
+    return StagePlan(STAGE, layout.host_bytes, formula, setting="memory")
 
 
 def _cut(

@@ -8,9 +8,12 @@ A step needs, on top of what the process holds:
     + columns it holds of features or of a file         4 * nodes * held columns
     + the larger of: work of the backend, and before that a block for each reader
     + in halo mode instead: 5 bytes a node and, for a partition, 4 bytes an edge and 4 * columns + 32 a source
+    + where workers share no memory: rows of a partition on their way to and from files
+and after the last step: the logits, where they are in memory, and what the caller needs beside them
 
 All ways to put matrices in memory or in files are compared: fewest re-readings first, then fewest bytes in files. The
-smallest need is that of four columns (16 bytes a node) with every matrix in a file.
+smallest need is that of four columns (16 bytes a node) with every matrix in a file. Whatever room there is, a layout
+needs no more than that, or than the room.
 """
 
 from __future__ import annotations
@@ -107,12 +110,17 @@ class Planner:
         backend: str,
         threads: int,
         device_room: int | None = None,
+        shares_memory: bool = True,
+        beside_result_bytes: int = 0,
     ) -> None:
+        """``beside_result_bytes`` are the caller's while it has the logits."""
         self._program = program
         self._settings = settings
         self._backend = backend
         self._threads = threads
         self._device_room = device_room
+        self._shares_memory = shares_memory
+        self._beside_result = beside_result_bytes
         self._num_nodes = sizes.num_nodes
         self._num_edges = sizes.num_edges
         self._edge_bytes = sizes.edge_bytes
@@ -131,9 +139,15 @@ class Planner:
         # Past a few layers only all or nothing: every further one would double the choices.
         some = [*product((False, True), repeat=len(sizes))] if len(sizes) <= MAX_CHOSEN else []
         choices = some or [(False,) * len(sizes), (True,) * len(sizes)]
-        found = [(self._lay_out(in_file, room_bytes), in_file) for in_file in choices]
-        fitting = [choice for choice in found if choice[0].host_bytes <= room_bytes]
-        if not fitting:
+        found: list[tuple[Layout, tuple[bool, ...]]] = []
+        fitting: list[tuple[Layout, tuple[bool, ...]]] = []
+        for partitions in self._partition_counts(room_bytes):
+            cut = [(self._lay_out(in_file, partitions, room_bytes), in_file) for in_file in choices]
+            found += cut
+            fitting = [choice for choice in cut if choice[0].host_bytes <= room_bytes]
+            if fitting:
+                break
+        else:
             return min((layout for layout, _ in found), key=lambda layout: layout.host_bytes)
 
         def cost(choice: tuple[Layout, tuple[bool, ...]]) -> tuple[int, int]:
@@ -150,19 +164,20 @@ class Planner:
         widths += [padded(layer_pass.widths[-1]) for layer_pass in passes[:-1]] + [passes[-1].widths[-1]]
         return [4 * self._num_nodes * width for width in widths]
 
-    def _lay_out(self, in_file: tuple[bool, ...], room_bytes: int) -> Layout:
-        sizes, partitions, halo = self._matrix_bytes(), self._num_partitions(room_bytes), self._settings.uses_halos
+    def _lay_out(self, in_file: tuple[bool, ...], partitions: int, room_bytes: int) -> Layout:
+        sizes, halo = self._matrix_bytes(), self._settings.uses_halos
+        fixed = self._fixed + (0 if self._shares_memory else self.block_bytes(partitions))
         needs: list[int] = []
-        at = readers = 0
+        at = readers = preparing = 0
         if self._program.before is not None:
             at = 1
-            need = self._fixed + (0 if in_file[0] else sizes[0])
+            need = fixed + (0 if in_file[0] else sizes[0])
             readers = min(max((room_bytes - need) // self._reader[False], 1), self._threads)
-            needs.append(need + readers * self._reader[False])
+            preparing = need + readers * self._reader[False]
         passes: list[PassLayout] = []
         halo_need, halo_room = 0, room_bytes
         for number, layer_pass in enumerate(self._program.passes, at):
-            need = self._fixed + (0 if in_file[number] else sizes[number])
+            need = fixed + (0 if in_file[number] else sizes[number])
             work = self._work(layer_pass, partitions)
             laid = PassLayout((0, layer_pass.width), in_file[number], self._threads)
             if number > 0 and not in_file[number - 1]:
@@ -177,18 +192,17 @@ class Planner:
                 halo_need = max(halo_need, self._expected_halo(layer_pass, partitions))
                 rooms = [room_bytes - need] + ([] if self._device_room is None else [self._device_room - work])
                 halo_room = min(halo_room, max(min(rooms), 0))
-            elif self._device_room is not None:
-                device_columns = self._slices(layer_pass.width, self._device_room - work)
-                if len(device_columns) > len(laid.columns):
-                    need += 4 * self._num_nodes * device_columns[1]  # cut out of what is held already
-                    laid = replace(laid, columns=device_columns)
+            elif len(self._device_columns(layer_pass, work)) > len(laid.columns):
+                laid = replace(laid, columns=self._device_columns(layer_pass, work))
+                need += 4 * self._num_nodes * laid.columns[1]  # cut out of what is held already
             needs.append(need)
             passes.append(laid)
         if halo and self._settings.partitions == "auto":
             halo_need = min(halo_need, max(halo_room, self._smallest_halo()))
+        afterwards = (0 if in_file[-1] else sizes[-1]) + self._beside_result
         return Layout(
-            self._backend, halo, partitions, bool(at and in_file[0]), readers, tuple(passes), max(needs) + halo_need,
-            halo_need, halo_room,
+            self._backend, halo, partitions, bool(at and in_file[0]), readers, tuple(passes),
+            max(preparing, max(needs) + halo_need, afterwards), halo_need, halo_room,
         )  # fmt: skip
 
     def _hold(
@@ -197,31 +211,42 @@ class Planner:
         """Columns of features or of a file that fit beside the work, or beside the readers before it starts."""
         whole = 4 * self._num_nodes * (layer_pass.width if from_features else padded(layer_pass.width))
         found: list[tuple[PassLayout, int]] = []
+        on_device = self._device_columns(layer_pass, work)
         for readers in range(self._threads, 0, -1):
             beside = max(work, readers * self._reader[True] if from_features else 0)
-            if whole + beside <= room_bytes:
-                return replace(laid, readers=readers), whole + beside
+            if len(on_device) == 2:
+                found.append((replace(laid, readers=readers), whole + beside))
             beside = max(work, readers * self._reader[False] if from_features else 0)
-            columns = self._slices(layer_pass.width, room_bytes - beside)
+            columns = max(self._slices(layer_pass.width, room_bytes - beside), on_device, key=len)
             widest = max(b - a for a, b in pairwise(columns))
             held = (whole if len(columns) == 2 else 4 * self._num_nodes * widest) + beside
             found.append((replace(laid, columns=columns, readers=readers), held))
         # More readers, but not at the cost of more passes.
 
-        def cost(choice: tuple[PassLayout, int]) -> tuple[bool, int, int]:
+        def cost(choice: tuple[PassLayout, int]) -> tuple[int, int, int]:
             pass_layout, held = choice
-            return held > room_bytes, len(pass_layout.columns), -pass_layout.readers
+            return max(held - max(room_bytes, 0), 0), len(pass_layout.columns), -pass_layout.readers
 
         return min(found, key=cost)
 
-    def _num_partitions(self, room_bytes: int) -> int:
+    def _device_columns(self, layer_pass: Pass, work: int) -> tuple[int, ...]:
+        """Slices that fit another device; all columns at once without one."""
+        if self._device_room is None:
+            return (0, layer_pass.width)
+        return self._slices(layer_pass.width, self._device_room - work)
+
+    def _partition_counts(self, room_bytes: int) -> list[int]:
+        """How many partitions to try: first so many that their work is a share of the room, then more, then fewer."""
         if self._settings.partitions != "auto":
-            return min(self._settings.partitions, self._num_nodes)
+            return [min(self._settings.partitions, self._num_nodes)]
         if self._backend == "numba":
-            return max(-(-(self._num_edges + self._num_nodes) // PARTITION_EDGES), 1)
-        work_bytes = min(max(room_bytes // WORK_SHARE, MIN_WORK_BYTES), WORK_BYTES)
+            return [max(-(-(self._num_edges + self._num_nodes) // PARTITION_EDGES), 1)]
         whole = max(map(self._whole_work, self._program.passes))
-        return min(max(-(-whole // work_bytes), 1), self._num_nodes)
+        wanted = min(max(room_bytes // WORK_SHARE, MIN_WORK_BYTES), WORK_BYTES)
+        sizes = [WORK_BYTES >> halvings for halvings in range((WORK_BYTES // MIN_WORK_BYTES).bit_length())]
+        smaller = [size for size in sizes if size < wanted]
+        counts = [min(max(-(-whole // size), 1), self._num_nodes) for size in [wanted, *smaller, *reversed(sizes)]]
+        return list(dict.fromkeys(counts))
 
     @property
     def row_weight(self) -> float:

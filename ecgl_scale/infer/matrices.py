@@ -53,7 +53,7 @@ class Matrices(Protocol):
         ...
 
     def result(self, step: int) -> Matrix:
-        """The rows of all nodes, in memory or mapped as the layout says."""
+        """The rows of all nodes, in memory or mapped as the layout says; zeros where nobody has asked for them."""
         ...
 
     def finish(self) -> None:
@@ -206,7 +206,7 @@ class FileMatrices:
 
     def _fill(self, step: int, matrix: Matrix, columns: slice) -> Matrix:
         parts = self._job.parts_of(step)
-        for block in parts.blocks:
+        for block in self._job.blocks_of(step):
             matrix[parts.where(block)] = self.rows(step, block)[:, columns]
         return matrix
 

@@ -45,27 +45,39 @@ def trains_in_blocks(
 
 
 def plan_blocks(
-    graph: GraphStore, widths: Sequence[int], *, num_nodes: int, num_edges: int, room_bytes: int
+    graph: GraphStore,
+    widths: Sequence[int],
+    *,
+    num_nodes: int,
+    num_edges: int,
+    room_bytes: int,
+    beside_bytes: int = 0,
+    holds_sent: bool = True,
 ) -> StagePlan:
-    """What training in blocks takes where there are ``room_bytes``.
+    """What training in blocks takes where there are ``room_bytes``, with ``beside_bytes`` for something else.
 
     ``edges + max(P X being made, P X if held + (8 + 16 classes) N + a block * 4 (features + 2 hidden + classes))``
     + 32 MiB; edges both ways where they differ. See ``graph.propagate.plan_one_hop`` for P X.
     """
     edges = edge_bytes_of(graph, num_nodes, num_edges)
-    layout = plan_one_hop(num_nodes, num_nodes, widths[0], room_bytes=room_bytes - edges)
-    rows = min(block_rows_for(widths, None, is_sparse=False), num_nodes)
-    block = 4 * rows * (widths[0] + 2 * widths[1] + widths[2])
-    training = layout.held_bytes + (8 + 16 * widths[2]) * num_nodes + block
-    needed = edges + max(layout.peak_bytes, training) + RESERVE_BYTES
+    room, training = room_bytes - edges - RESERVE_BYTES, block_bytes(widths, num_nodes) + beside_bytes
+    beside = training if holds_sent else room
+    layout = plan_one_hop(num_nodes, num_nodes, widths[0], room_bytes=room, beside_result_bytes=beside)
+    needed = edges + max(layout.peak_bytes, layout.held_bytes + training) + RESERVE_BYTES
     formula = (
         f"{format_bytes(edges)} of edges + {format_bytes(layout.held_bytes)} of propagated features held"
-        f" + {num_nodes:,} nodes * {8 + 16 * widths[2]:,} bytes + {format_bytes(block)} a block"
+        f" + {num_nodes:,} nodes * {8 + 16 * widths[2]:,} bytes and a block: {format_bytes(training)}"
     )
     written = 0 if layout.held_bytes else 4 * num_nodes * widths[0]
     return StagePlan(
         "train as a graph", needed, formula, read_bytes=edges, written_bytes=written, setting="learn.train_as"
     )
+
+
+def block_bytes(widths: Sequence[int], num_nodes: int) -> int:
+    """What an epoch in blocks takes besides edges and P X."""
+    rows = min(block_rows_for(widths, None, is_sparse=False), num_nodes)
+    return (8 + 16 * widths[2]) * num_nodes + 4 * rows * (widths[0] + 2 * widths[1] + widths[2])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -56,18 +56,15 @@ def plan_rows(
 
     ``held + 2 * 16 MiB of pieces + its ids (32 bytes each) + 16 MiB of chunks``; sparse ``held + 32 bytes an id``.
     Held is ``rows * features * itemsize``, or sparse ``8 (rows + 1) + 8 values`` where that is less, or nothing where
-    that exceeds ``memory_bytes``.
+    all of this together exceeds ``memory_bytes``.
     """
     dense_bytes = num_rows * num_features * itemsize
     if num_values is not None and not stays_sparse(num_rows, num_features, num_values):
         num_values = None
     needed = dense_bytes if num_values is None else csr_bytes(num_rows, num_values)
-    held = needed if needed <= memory_bytes else 0
+    passing = _dense_passing(num_rows, num_features) if num_values is None else ID_BYTES * num_rows
+    held = needed if needed + passing <= memory_bytes else 0
     written = num_rows * num_features * 4 if num_values is None and not held else 0
-    if num_values is None:
-        passing = 2 * PIECE_BYTES + GATHER_BYTES + ID_BYTES * min(piece_rows(num_features), num_rows)
-    else:
-        passing = ID_BYTES * num_rows
     what = "sparse rows" if num_values is not None else "dense rows"
     formula = f"{format_bytes(held)} of {what} held + {format_bytes(passing)} for pieces on their way"
     return StagePlan(
@@ -80,6 +77,16 @@ def plan_rows(
         blocks=-(-dense_bytes // PIECE_BYTES),
         setting="memory",
     )
+
+
+def _dense_passing(num_rows: int, num_features: int) -> int:
+    """What gathering dense rows takes besides the rows."""
+    return 2 * PIECE_BYTES + GATHER_BYTES + ID_BYTES * min(piece_rows(num_features), num_rows)
+
+
+def gathering_bytes(num_rows: int, num_features: int) -> int:
+    """What gathering rows takes at most where they are not held, whether dense or sparse."""
+    return max(_dense_passing(num_rows, num_features), ID_BYTES * num_rows)
 
 
 class RowCache:
@@ -151,7 +158,8 @@ class RowCache:
         Parameters
         ----------
         memory_bytes
-            How much the rows may hold; dense rows that need more go to ``directory / name``.
+            What the rows may take with all that gathering them takes; dense ones that need more go to
+            ``directory / name``.
         identity
             Says what the features are, such as the crc32c of their store's manifest. With it a file of an earlier
             run is used again after its bytes are checked; without it rows are always gathered anew.
@@ -165,7 +173,8 @@ class RowCache:
         if not isinstance(features, np.ndarray) and features.is_sparse:
             num_values = features.count_values(ids)
             if stays_sparse(ids.size, features.num_features, num_values):
-                return cls._gather_sparse(features, ids, is_held=csr_bytes(ids.size, num_values) <= memory_bytes)
+                needed = csr_bytes(ids.size, num_values) + ID_BYTES * ids.size
+                return cls._gather_sparse(features, ids, is_held=needed <= memory_bytes)
         num_features = features.shape[1] if isinstance(features, np.ndarray) else features.num_features
         dtype = np.dtype(np.float16 if features.dtype == np.float16 else np.float32)
         shape = (ids.size, num_features)
@@ -178,7 +187,7 @@ class RowCache:
                 done += len(piece)
                 on_event(BlockFinished(STAGE, done))
 
-        if ids.size * num_features * dtype.itemsize <= memory_bytes:
+        if ids.size * num_features * dtype.itemsize + _dense_passing(*shape) <= memory_bytes:
             held: NDArray[Any] = aligned_bytes(ids.size * num_features * dtype.itemsize).view(dtype).reshape(shape)
             start = 0
             for piece in pieces():

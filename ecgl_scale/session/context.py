@@ -17,8 +17,8 @@ from ecgl_scale.graph.autograd import GraphPropagation
 from ecgl_scale.graph.propagate import one_hop_features
 from ecgl_scale.infer.input_rows import StackedRows
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.graph_blocks import BlockedGraphSegment, trains_in_blocks
-from ecgl_scale.learn.graph_segment import GraphSegment
+from ecgl_scale.learn.graph_blocks import BlockedGraphSegment, block_bytes, trains_in_blocks
+from ecgl_scale.learn.graph_segment import RESERVE_BYTES, GraphSegment
 from ecgl_scale.learn.loss import Labelled, Segment, Targets, make_targets, target_fields
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment, Trainer, plan_training
@@ -53,17 +53,21 @@ class RunContext:
         self.work = work
         self.keeping = work
         self.resources = resources
+        self.beside_segments_bytes = 0
+        """What the method needs while it has segments of a task."""
+        self.holds_all_graphs = False
+        """Whether graphs of several tasks are held together: then what is passed along their edges is in files."""
         self._predictor = predictor
 
     def parts(self, tasks: Sequence[Task]) -> list[Labelled]:
         """Training rows and labels; several tasks share what memory is left by their number of rows."""
         if self.config.learn.train_as == "gcn":
             return [Labelled.of_task(task.index, self.stream.labels_of(task.train_ids)) for task in tasks]
-        total = sum(task.train_ids.size for task in tasks)
-        room = self._rows_bytes()
+        total = sum(task.num_train for task in tasks)
+        room = self._rows_bytes(self.beside_segments_bytes)
         found = []
         for task in tasks:
-            share = room * task.train_ids.size // max(total, 1)
+            share = room * task.num_train // max(total, 1)
             rows = self._gather(task, task.train_ids, f"train-{task.index}", share)
             found.append(Labelled.of_task(task.index, self.stream.labels_of(task.train_ids), rows))
         return found
@@ -113,9 +117,9 @@ class RunContext:
         """The graph a task is trained and ranked on, and the ids of its nodes."""
         return self._predictor.training_graph(task)
 
-    def rows(self, task: Task, ids: Ids, name: str) -> RowCache:
-        """Feature rows of nodes of a task."""
-        return self._gather(task, ids, name, self._rows_bytes())
+    def rows(self, task: Task, ids: Ids, name: str, *, beside_bytes: int = 0) -> RowCache:
+        """Feature rows of nodes of a task, held where that leaves ``beside_bytes`` besides an epoch."""
+        return self._gather(task, ids, name, self._rows_bytes(beside_bytes))
 
     def bank_rows(self, task: Task, ids: Ids) -> Any:
         """Feature rows as the bank keeps them."""
@@ -130,13 +134,13 @@ class RunContext:
             raise EcglError(f"the method {self.config.method} asks for stacked hops, and its model is given others")
         return found
 
-    def graph_rows(self, task: Task, *, memory_bytes: int | None = None) -> RowCache:
-        """Features of every node of the graph a task is trained on."""
+    def graph_rows(self, task: Task, *, beside_bytes: int = 0, memory_bytes: int | None = None) -> RowCache:
+        """Features of every node of the graph a task is trained on, held as those of ``rows``."""
         graph, _ = self.graph(task)
         return RowCache.gather(
             graph.require_features(),
             np.arange(graph.num_nodes),
-            memory_bytes=self._rows_bytes() if memory_bytes is None else memory_bytes,
+            memory_bytes=self._rows_bytes(beside_bytes) if memory_bytes is None else memory_bytes,
             directory=self._rows_directory(),
             name=f"all-{task.index}",
         )
@@ -188,18 +192,29 @@ class RunContext:
             return GraphSegment(rows=self.graph_rows(task), **fields)
         path = self._rows_directory() / f"sent-{task.index}.f32"
         everything = np.arange(graph.num_nodes)
-        sent = RowCache.from_array(one_hop_features(graph, everything, self.resources, norm=norm, path=path))
+        beside = block_bytes(weights.widths, graph.num_nodes) + self._epoch_bytes() + self.beside_segments_bytes
+        sent = one_hop_features(
+            graph,
+            everything,
+            self.resources,
+            norm=norm,
+            path=path,
+            besides_bytes=RESERVE_BYTES,
+            beside_result_bytes=None if self.holds_all_graphs else beside,
+        )
         # The rows themselves are hardly ever asked for, so they stay on disk.
-        return BlockedGraphSegment(rows=self.graph_rows(task, memory_bytes=0), sent=sent, **fields)
+        return BlockedGraphSegment(rows=self.graph_rows(task, memory_bytes=0), sent=RowCache.from_array(sent), **fields)
 
     def _rows_directory(self) -> Path:
         directory = self.work / "rows"
         directory.mkdir(parents=True, exist_ok=True)
         return directory
 
-    def _rows_bytes(self) -> int:
-        """Memory left for training rows besides what an epoch takes."""
-        weights = self.trainer.weights
+    def _rows_bytes(self, beside_bytes: int) -> int:
+        """Memory left for rows besides what an epoch takes."""
+        return max(self.resources.room_bytes - self._epoch_bytes() - beside_bytes, 0)
+
+    def _epoch_bytes(self) -> int:
         learn, num_ranks = self.config.learn, self.config.engine.ranks
-        epoch = plan_training(weights.widths, block_rows=learn.block_rows, rows_held=False, num_ranks=num_ranks)
-        return max(self.resources.room_bytes - epoch.host_bytes, 0)
+        widths = self.trainer.weights.widths
+        return plan_training(widths, block_rows=learn.block_rows, rows_held=False, num_ranks=num_ranks).host_bytes

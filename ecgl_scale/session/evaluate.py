@@ -12,12 +12,9 @@ import os
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ecgl_scale.base.objects.url import AnyPath, absolute_text, location_of
 from ecgl_scale.engine.block import Block, split_blocks
@@ -25,35 +22,18 @@ from ecgl_scale.engine.executor import run_blocks
 from ecgl_scale.engine.place import shared_directory
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json, Work
+from ecgl_scale.infer.asked import AskedRows
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
+from ecgl_scale.session.scoring import Question, rows_in_blocks, scoring_bytes
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.graphs import positions_of
-from ecgl_scale.tasks.metrics import Accuracy, accuracy
+from ecgl_scale.tasks.metrics import Accuracy
 from ecgl_scale.tasks.subset import NODE
 
-Ids = NDArray[np.int64]
 WEIGHTS_NAME = "weights.safetensors"
-
-
-@dataclass(frozen=True, eq=False)
-class Question:
-    """What is asked of a task: the class of some of its nodes."""
-
-    ids: Ids
-    labels: Ids
-    """Their head positions."""
-    positions: Ids
-    """Head positions of the task's classes."""
-    allowed: Ids
-    """Head positions that may be predicted."""
-
-    def score(self, logits: NDArray[np.float32]) -> Accuracy:
-        """Accuracy of these nodes' logits."""
-        predicted = self.allowed[logits[:, self.allowed].argmax(axis=1)]
-        return accuracy(predicted, self.labels, positions=self.positions)
 
 
 class EvaluateWork(Work[None, Accuracy]):
@@ -103,18 +83,22 @@ class EvaluateWork(Work[None, Accuracy]):
         del given, scratch
         question = Question(**load_tensors(self._directory / f"{block.index}.safetensors")[0])
         graph = GraphStore.open(self._graphs[block.index])
+        weights = SharedWeights.load(self._directory / WEIGHTS_NAME)
+        asked = AskedRows.of(positions_of(graph.column(NODE), question.ids))
         own = self._directory / f"infer-{block.index}-{socket.gethostname()}-{os.getpid()}"
         try:
             result = infer_logits(
                 graph,
-                SharedWeights.load(self._directory / WEIGHTS_NAME).arrays(),
+                weights.arrays(),
                 self._resources,
                 settings=self._settings,
                 work_directory=own,
                 cuts_directory=self._cuts,
+                asked=asked,
+                beside_result_bytes=scoring_bytes(question.ids.size, weights.num_classes),
             )
             rows = positions_of(graph.column(NODE), question.ids)
-            return question.score(np.array(result.logits[rows], np.float32))
+            return question.score(rows_in_blocks(result.logits, rows))
         finally:
             shutil.rmtree(own, ignore_errors=True)
 

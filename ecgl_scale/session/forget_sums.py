@@ -81,9 +81,9 @@ class ForgettingSums:
         """Chunk by chunk, so that a few rows are held at a time."""
         before.prepare(task)
         old = _rows_of(before, task)
-        if left.node_ids.size:
+        if left.num_nodes:
             after.prepare(left)
-        new = _rows_of(after, left) if left.node_ids.size else None
+        new = _rows_of(after, left) if left.num_nodes else None
         for part, ids in (("train", task.train_ids), ("valid", task.valid_ids)):
             positions = stream.labels_of(ids)
             for position in np.setdiff1d(positions, self.gone.positions).tolist():

@@ -42,17 +42,27 @@ def require_same_features(model: SavedModel, graph: GraphStore) -> None:
 def plan_whole(model: SavedModel, graph: GraphStore, resources: Resources) -> MemoryPlan:
     """What predicting and writing will need; reads nothing."""
     config, held, widths = model.config, own_memory_bytes(), model.weights.widths
-    room, threads = resources.room_bytes, resources.threads
+    room, threads = max(resources.room_bytes - KERNEL_BYTES, 0), resources.threads
     logits = 4 * graph.num_nodes * widths[-1]
     if model.made.is_made:
         made = model.made_on(graph)
         stage = made.plan(graph, norm=config.infer.norm, room_bytes=room, threads=threads)
         rows = 4 * min(rows_at_once(made), graph.num_nodes) * (widths[0] + 2 * sum(widths[1:]))
         rows += made.reading_bytes(graph.num_features)
-        stage = replace(stage, host_bytes=stage.host_bytes + logits + rows)
+        stage = replace(stage, host_bytes=max(stage.host_bytes, logits + rows))  # the rows are in files by then
+        written = plan_write(model, graph.num_nodes, held_bytes=logits)
     else:
-        stage = plan_inference(graph, widths, settings=infer_settings(config), room_bytes=room, threads=threads)
-    written = plan_write(model, graph.num_nodes, held_bytes=logits)
+        written = plan_write(model, graph.num_nodes, held_bytes=0)
+        stage = plan_inference(
+            graph,
+            widths,
+            settings=infer_settings(config),
+            room_bytes=room,
+            threads=threads,
+            beside_result_bytes=written.host_bytes,
+        )
+        # The logits are still there, unless they are in a file.
+        written = replace(written, host_bytes=min(written.host_bytes + logits, stage.host_bytes))
     stages = (replace(stage, stage="infer", host_bytes=stage.host_bytes + KERNEL_BYTES), written)
     return MemoryPlan(stages, held, resources.budget)
 
@@ -81,7 +91,13 @@ def infer_whole(model: SavedModel, graph: GraphStore, work: Path, resources: Res
         return _infer_propagated(model, graph, work, resources)
     settings = infer_settings(model.config)
     found = infer_logits(
-        graph, model.weights.arrays(), resources, settings=settings, scaling=model.scaling, work_directory=work
+        graph,
+        model.weights.arrays(),
+        resources,
+        settings=settings,
+        scaling=model.scaling,
+        work_directory=work,
+        beside_result_bytes=plan_write(model, graph.num_nodes, held_bytes=0).host_bytes,
     )
     return {"logits": found.logits, "seconds": found.seconds, "backend": found.backend}
 

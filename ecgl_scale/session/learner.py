@@ -21,6 +21,7 @@ from ecgl_scale.config.choices import Scope
 from ecgl_scale.engine.threads import torch_threads
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.learn.bank import MemoryBank
+from ecgl_scale.learn.method.base import TaskShape
 from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.tensors import load_tensors, save_tensors
@@ -28,10 +29,11 @@ from ecgl_scale.learn.train import AnySegment, EpochResult, Penalty, Trainer
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.context import RunContext
 from ecgl_scale.session.directory import FORGOTTEN_NAME, WORK_NAME
-from ecgl_scale.session.evaluate import Question, evaluate_elsewhere
+from ecgl_scale.session.evaluate import evaluate_elsewhere
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.session.ranks.team import Team
 from ecgl_scale.session.saved_model import SavedModel, names_of_outputs, save_model
+from ecgl_scale.session.scoring import Question
 from ecgl_scale.session.setup import RunSetup, infer_settings, scaling_of
 from ecgl_scale.tasks.forgotten import about_forgotten
 from ecgl_scale.tasks.graphs import TaskGraphs
@@ -84,6 +86,7 @@ class Learner:
         self.predictor = Predictor(config, self.shape.made, self.graphs, self._work, resources)
         self.context = RunContext(config, stream, self.trainer, self.predictor, self._work, resources)
         self.context.keeping = directory / WEIGHTS_DIRECTORY
+        self.context.holds_all_graphs = self.method.keeps_tasks or self.method.keeps_graphs
         self._segments: list[AnySegment] = []
         self._penalty: Penalty | None = None
 
@@ -176,11 +179,19 @@ class Learner:
             self._restart(task)
         if is_new and self.config.learn.optimizer == "reset":
             self.trainer.reset_optimizer()
-        self.context.task = task
+        self._look_at(task)
         self.method.begin_task(self.context)
         if not self.method.learns_at_once:
             self._segments = self.method.segments(self.context)
             self._penalty = self.method.penalty(self.context)
+
+    def _look_at(self, task: Task) -> None:
+        """Let the method learn this task, with the memory that it needs besides the task's rows."""
+        seen = self.stream.seen(task)
+        num_nodes = sum(one.num_nodes for one in (seen if self.config.tasks.inter_task_edges else [task]))
+        num_old = sum(one.num_train for one in seen[:-1])
+        self.context.task, shape = task, TaskShape(num_nodes, task.num_train, num_old, self.weights.widths)
+        self.context.beside_segments_bytes = self.method.beside_segments_bytes(self.config, shape)
 
     def _restart(self, task: Task) -> None:
         """New weights in the same tensors; Adam's moments stay, as in the public code."""
@@ -252,7 +263,7 @@ class Learner:
 
     def end_method(self, task: Task) -> None:
         """The method's end of a task, the first part of remembering it: where it is gradients, ranks share them."""
-        self.context.task = task
+        self._look_at(task)
         self.context.bank = self.context.bank.for_tasks(range(task.index))
         is_shared = self.method.shares_end
         threads = self._shared_threads() if is_shared else self._resources.threads
@@ -270,10 +281,10 @@ class Learner:
 
         A task whose scored nodes are all forgotten has none.
         """
-        scored = [task for task in on if self._scored_ids(task).size]
+        scored = [task for task in on if task.num_in(self.config.tasks.score)]
         found = self._evaluate_seen(after, scored) if scope == "seen" else self._evaluate(after, scored)
         for task in on:
-            yield next(found) if self._scored_ids(task).size else Accuracy(math.nan, math.nan)
+            yield next(found) if task.num_in(self.config.tasks.score) else Accuracy(math.nan, math.nan)
 
     def _evaluate(self, after: Task, on: Sequence[Task]) -> Iterator[Accuracy]:
         asked = (self._question(after, task) for task in on)
@@ -288,10 +299,9 @@ class Learner:
 
     def _evaluate_seen(self, after: Task, on: Sequence[Task]) -> Iterator[Accuracy]:
         """All tasks from one inference on the graph they share, which all workers make together."""
-        asked = [self._question(after, task) for task in on]
-        found = self.predictor.seen_logits(self.weights, after, [question.ids for question in asked])
-        for question in asked:
-            yield question.score(next(found))
+        found = self.predictor.seen_logits(self.weights, after, [self._scored_ids(task) for task in on])
+        for task in on:
+            yield self._question(after, task).score(next(found))
 
     def _scored_ids(self, task: Task) -> NDArray[np.int64]:
         return task.test_ids if self.config.tasks.score == "test" else task.valid_ids

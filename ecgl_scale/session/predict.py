@@ -11,7 +11,7 @@ rows made beforehand  (the same, k hops)         the same: the layers alone, on 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -21,17 +21,20 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.resources import Resources
+from ecgl_scale.infer.asked import AskedRows
 from ecgl_scale.infer.hop_rows import draw_map
 from ecgl_scale.infer.input_rows import InputRows, make_input_rows
 from ecgl_scale.infer.layerwise import infer_logits
 from ecgl_scale.infer.model_input import ModelInput
 from ecgl_scale.infer.random_features import RandomFeatures
 from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.session.scoring import rows_in_blocks, scoring_bytes
 from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.features.files import AnyFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.graphs import TaskGraphs, positions_of
 from ecgl_scale.tasks.stream import Task
+from ecgl_scale.tasks.subset import NODE
 
 Ids = NDArray[np.int64]
 Matrix = NDArray[np.float32]
@@ -139,27 +142,32 @@ class Predictor:
             directory=directory,
         )
 
-    def logits(self, weights: SharedWeights, on: Task, ids: Ids) -> Matrix:
-        """Outputs for some nodes of a task, on the graph that it is trained on."""
+    def logits(self, weights: SharedWeights, on: Task, ids: Ids) -> Iterator[Matrix]:
+        """Outputs for some nodes of a task, on the graph that it is trained on, in blocks."""
         if self._made.is_made:
-            return self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
-        [found] = self._infer(weights, *self.training_graph(on), [ids])
-        return found
+            yield from self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
+        else:
+            seen = self._config.tasks.inter_task_edges
+            for blocks in self._infer(weights, self._graphs.seen(on) if seen else self._graphs.own(on), [ids]):
+                yield from blocks
 
-    def seen_logits(self, weights: SharedWeights, after: Task, asked: Iterable[Ids]) -> Iterator[Matrix]:
-        """Outputs for each of these sets of nodes, on the graph of all tasks so far, which is gone through once."""
-        nodes = self._graphs.node_ids(after, scope="seen")
+    def seen_logits(self, weights: SharedWeights, after: Task, asked: Sequence[Ids]) -> Iterator[Iterator[Matrix]]:
+        """Outputs for each of these sets of nodes, on the graph of all tasks so far, which is gone through once.
+
+        Those of a set come in blocks, before the next set is asked for.
+        """
         for earlier in self._graphs.tasks.seen(after)[-2:-1]:
             self.finish(earlier)
+        graph = self._graphs.seen(after)
         if self._made.is_made:
             features = self._features_of_all_seen(after)
             for ids in asked:
-                yield self._mlp(weights, features, positions_of(nodes, ids))
+                yield self._mlp(weights, features, _rows_of(graph, ids))
         else:
-            yield from self._infer(weights, self._graphs.seen(after), nodes, asked)
+            yield from self._infer(weights, graph, asked)
 
-    def _infer(self, weights: SharedWeights, graph: GraphStore, nodes: Ids, asked: Iterable[Ids]) -> Iterator[Matrix]:
-        """Outputs for each of these sets of a graph's nodes, from one inference."""
+    def _infer(self, weights: SharedWeights, graph: GraphStore, asked: Sequence[Ids]) -> Iterator[Iterator[Matrix]]:
+        """Outputs for each of these sets of nodes of a graph, from one inference."""
         directory = self._work / "infer"
         directory.mkdir(parents=True, exist_ok=True)
         kept = self._graphs.directory
@@ -170,18 +178,29 @@ class Predictor:
             settings=infer_settings(self._config),
             work_directory=directory,
             cuts_directory=kept if isinstance(kept, Path) else None,
+            beside_result_bytes=max(scoring_bytes(ids.size, weights.num_classes) for ids in asked),
+            asked=AskedRows.of(_rows_of(graph, asked[0])) if len(asked) == 1 else None,
         )
         try:
             for ids in asked:
-                yield np.array(result.logits[positions_of(nodes, ids)], np.float32)
+                yield rows_in_blocks(result.logits, _rows_of(graph, ids))
         finally:
             del result
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _mlp(self, weights: SharedWeights, features: InputRows, local: Ids) -> Matrix:
-        logits, step = np.empty((local.size, weights.num_classes), np.float32), rows_at_once(self._made)
-        with torch.no_grad():
-            for start in range(0, local.size, step):
-                rows = torch.from_numpy(np.asarray(features[local[start : start + step]], np.float32))
-                logits[start : start + step] = weights.mlp(rows.to(weights.device)).cpu().numpy()
-        return logits
+    def _mlp(self, weights: SharedWeights, features: InputRows, local: Ids) -> Iterator[Matrix]:
+        step = rows_at_once(self._made)
+        for start in range(0, local.size, step):
+            rows = torch.from_numpy(np.asarray(features[local[start : start + step]], np.float32))
+            with torch.no_grad():
+                yield weights.mlp(rows.to(weights.device)).cpu().numpy()
+
+
+def _rows_of(graph: GraphStore, ids: Ids) -> Ids:
+    """Rows of some of its nodes in a task graph: its column ``node`` is gone through as it is mapped."""
+    rows, found = np.empty(ids.size, np.int64), 0
+    for start, nodes in graph.nodes.blocks(NODE) if graph.nodes is not None else ():
+        stop = int(np.searchsorted(ids, nodes[-1], side="right")) if nodes.size else found
+        rows[found:stop] = start + positions_of(nodes, ids[found:stop])
+        found = stop
+    return rows[:found]

@@ -50,7 +50,7 @@ def make_results(config: RunConfig, stream: TaskStream, state: RunState, plan: M
                 "name": task.name,
                 "classes": list(task.classes),
                 **({} if names is None else {"class_names": [names[label] for label in task.classes]}),
-                "num_nodes": int(task.node_ids.size),
+                "num_nodes": task.num_nodes,
             }
             for task in stream
         ],

@@ -229,9 +229,12 @@ def _learn_tasks(
 
     try:
         learner.restore(checkpoints.load(state), task_index=state.task, is_remembered=state.step == "evaluate")
-        for task in list(stream)[state.task :]:
+        tasks = list(stream)[state.task :]
+        for task in tasks:
             log(TaskStarted(task.index, len(stream)))
             with step("extract"):
+                if task is tasks[0]:
+                    learner.graphs.prepare(tasks)
                 learner.predictor.prepare(task)
             if state.step == "train":
                 learner.team.call(state)

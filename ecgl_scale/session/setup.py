@@ -129,10 +129,10 @@ def task_stream(graph: GraphStore, config: RunConfig, on_event: EventSink = igno
 
 def require_scored(task: Task, config: RunConfig, graph: GraphStore) -> None:
     """Refuse a task without nodes to train on, or without nodes to score on."""
-    scored = task.test_ids if config.tasks.score == "test" else task.valid_ids
-    if not task.train_ids.size or not scored.size:
+    num_scored = task.num_test if config.tasks.score == "test" else task.num_valid
+    if not task.num_train or not num_scored:
         raise UsageError(
-            f"task {task.index} ({task.name}) has {task.train_ids.size} training nodes and {scored.size} to score",
+            f"task {task.index} ({task.name}) has {task.num_train} training nodes and {num_scored} to score",
             where=graph.path,
             fix="other tasks.fractions, another split, or a larger tasks.min_class_nodes",
         )

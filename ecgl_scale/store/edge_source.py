@@ -37,6 +37,7 @@ EDGE_SOURCES = {
     "table": "ecgl_scale.store.sources.table_edges:TableEdges",
     "keyed table": "ecgl_scale.store.sources.keyed_edges:KeyedTableEdges",
     "store": "ecgl_scale.store.store_source:StoreEdges",
+    "task part": "ecgl_scale.tasks.part_source:PartEdges",
     "live ends": "ecgl_scale.store.live_ends:LiveEnds",
 }
 """Where each kind is that a worker can open from its description: names travel, never code."""

@@ -19,6 +19,7 @@ ROW_SOURCES = {
     "npy": "ecgl_scale.store.sources.node_files:NpyRows",
     "gaussian": "ecgl_scale.store.sources.kron:GaussianRows",
     "store": "ecgl_scale.store.store_source:StoreRows",
+    "task part": "ecgl_scale.tasks.part_source:PartRows",
     "scaled": "ecgl_scale.tasks.subset:ScaledRows",
 }
 """Where each kind is that a worker can open from its description: names travel, never code."""

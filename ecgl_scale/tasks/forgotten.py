@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ecgl_scale.errors import InvalidInputError
-from ecgl_scale.tasks.split import TEST, TRAIN, VALID, Ids, hash_split, read_split, write_split
+from ecgl_scale.tasks.members import Members
+from ecgl_scale.tasks.split import Ids, hash_split, read_split, write_split
 from ecgl_scale.tasks.stream_file import crc_of_positions
 
 if TYPE_CHECKING:
@@ -95,15 +96,12 @@ def task_without(task: Task, gone: Forgotten, positions: Ids) -> Task:
     is_kept = ~np.isin(task.positions, gone.positions)
     classes = [label for label, kept in zip(task.classes, is_kept.tolist(), strict=True) if kept]
     ids, parts = task.node_ids[stays], task.parts[stays]
-    train, valid, test = (ids[parts == part] for part in (TRAIN, VALID, TEST))
     return replace(
         task,
         classes=tuple(classes),
         positions=task.positions[is_kept],
-        node_ids=ids,
-        train_ids=train,
-        valid_ids=valid,
-        test_ids=test,
+        members=Members.of(ids),
+        parts=parts,
     )
 
 

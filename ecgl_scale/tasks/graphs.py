@@ -2,7 +2,8 @@
 
 Row ``i`` is the i-th smallest node id; column ``node`` says which, ``label`` has the label ids. Self loops are dropped,
 or every node gets exactly one; features are scaled on the way. One pass over the rows of edges, chunks of features and
-batches of columns that hold a node of the subset; nothing else is read.
+batches of columns that hold a node of the subset; nothing else is read. The graphs of a run's tasks come from one pass
+for all of them, see ``parting``.
 Memory: 4 bytes a node of the whole graph (its new number), and what the build takes, see ``plan_extract``.
 """
 
@@ -10,35 +11,40 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import free_bytes, storage_errors
 from ecgl_scale.base.events import Note
+from ecgl_scale.base.lock import take_lock
 from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.engine.plan import StagePlan, largest
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.errors import InvalidInputError, LockedError, StoreError, StoreExistsError, UsageError
-from ecgl_scale.store.build import MIN_SPARE_BYTES, MemoryShares, plan_build_worker
-from ecgl_scale.store.edges.plan import BuildOptions, EdgePlan
-from ecgl_scale.store.edges.spill import KEY_BYTES
+from ecgl_scale.store.build import MIN_SPARE_BYTES
+from ecgl_scale.store.edges.plan import BuildOptions
 from ecgl_scale.store.edges.write import RESERVE_BYTES
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.remote import is_taken
+from ecgl_scale.tasks.extract_plan import STAGE, plan_extract
+from ecgl_scale.tasks.part_source import TaskPart
+from ecgl_scale.tasks.parting import part_store, parted_bytes
 from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task, TaskStream
 from ecgl_scale.tasks.subset import NODE, Subset
 from ecgl_scale.tasks.task_nodes import at_generation
 
-STAGE = "extract task graph"
+PARTING_LOCK_NAME = ".parting.lock"
 WAIT_SECONDS = 0.2
 KEY_VERSION = 2
 """Part of every key: a change in what is extracted makes a new one."""
@@ -53,12 +59,14 @@ def extract_graph(
     self_loops: bool = False,
     scaling: Scaling | None = None,
     overwrite: bool = False,
+    part: TaskPart | None = None,
 ) -> GraphStore:
     """Build the store of the subgraph that ``node_ids`` (ascending) induce, and open it.
 
     Edges keep their direction and repetitions; the new manifest says ``symmetrised`` where the old one does, as each
     edge then has its reverse in the subgraph too. Dense features stay dense and sparse ones sparse, unless they are
-    standardised; float16 stays float16 where nothing is scaled.
+    standardised; float16 stays float16 where nothing is scaled. With ``part``, edges and rows are taken from where a
+    pass for several tasks has left them.
 
     Raises
     ------
@@ -71,9 +79,9 @@ def extract_graph(
     ------
     See ``plan_extract``.
     """
-    subset = Subset(graph, node_ids, scaling or Scaling(), resources.threads)
+    subset = Subset(graph, node_ids, scaling or Scaling(), resources.threads, part)
     resources.require(
-        subset.nodes.map_bytes + RESERVE_BYTES + MIN_SPARE_BYTES,
+        subset.map_bytes + RESERVE_BYTES + MIN_SPARE_BYTES,
         stage=STAGE,
         formula=f"{subset.nodes.map_dtype.itemsize} bytes a node of the whole graph + 88 MiB",
     )
@@ -95,70 +103,6 @@ def extract_graph(
         overwrite=overwrite,
     )
     return GraphStore.open(target)
-
-
-def plan_extract(
-    graph: GraphStore,
-    node_ids: Ids,
-    *,
-    self_loops: bool = False,
-    scaling: Scaling | None = None,
-    room_bytes: int,
-    threads: int,
-    in_degrees: NDArray[Any] | None = None,
-) -> StagePlan:
-    """What an extraction needs within ``room_bytes``, or the least that it ever needs where that is more.
-
-    Memory
-    ------
-    ``4 N + 40 MiB + threads * share + min(kept, 8 E)`` with N the nodes of the whole graph and E about the edges
-    into the subset. ``share`` (up to 1 GiB a thread, and no more than the largest block takes) and ``kept`` are what
-    the build cuts from the rest of the budget; features go through in pieces that need less. Without ``in_degrees``
-    of the whole graph the largest block is not known, and the whole share is counted.
-    """
-    subset = Subset(graph, node_ids, scaling or Scaling(), threads)
-    num_keys = subset.num_edges_hint + (node_ids.size if self_loops else 0)
-    rest = max(room_bytes - subset.nodes.map_bytes, RESERVE_BYTES + MIN_SPARE_BYTES)
-    shares = MemoryShares.of(rest, threads=threads, num_keys_hint=subset.num_edges_hint)
-    thread_bytes = _thread_bytes(subset, shares, in_degrees, self_loops=self_loops)
-    work_bytes = max(shares.threads * thread_bytes, min(MIN_SPARE_BYTES, shares.threads * shares.share_bytes))
-    build_bytes = RESERVE_BYTES + work_bytes + min(shares.kept_bytes, num_keys * KEY_BYTES)
-    feature_read, feature_written = subset.feature_bytes()
-    return StagePlan(
-        STAGE,
-        host_bytes=subset.nodes.map_bytes + build_bytes,
-        formula=f"{subset.nodes.map_dtype.itemsize} bytes a node of the whole graph + 40 MiB"
-        f" + {shares.threads} thread{'s' * (shares.threads > 1)} x {thread_bytes >> 20} MiB"
-        " + edges of the subset that stay in memory",
-        read_bytes=sum(graph.edges.file_bytes(block) for block in subset.blocks) + feature_read,
-        written_bytes=num_keys * 2 * graph.edges.id_dtype.itemsize + 20 * node_ids.size + feature_written,
-        passes=1,
-        blocks=len(subset.blocks),
-        setting="memory",
-    )
-
-
-def plan_extract_worker(
-    graph: GraphStore, node_ids: Ids, *, room_bytes: int, driver_threads: int, threads: int
-) -> StagePlan:
-    """What a worker of an extraction needs that shares no memory: the map of all nodes, and what a build takes."""
-    subset = Subset(graph, node_ids, Scaling(), threads)
-    rest = room_bytes - subset.nodes.map_bytes
-    plan = plan_build_worker(
-        node_ids.size, subset.num_edges_hint, room_bytes=rest, driver_threads=driver_threads, threads=threads
-    )
-    formula = f"{subset.nodes.map_dtype.itemsize} bytes a node of the whole graph + {plan.formula}"
-    return replace(plan, stage=STAGE, host_bytes=subset.nodes.map_bytes + plan.host_bytes, formula=formula)
-
-
-def _thread_bytes(subset: Subset, shares: MemoryShares, in_degrees: NDArray[Any] | None, *, self_loops: bool) -> int:
-    """What a thread uses of its share, if every edge into the subset's nodes were the subset's; all where unknown."""
-    if in_degrees is None:
-        return shares.share_bytes
-    degrees = in_degrees[subset.ids].astype(np.int64) + self_loops
-    plan = EdgePlan.of(subset.ids.size)
-    counts = np.add.reduceat(degrees, np.arange(0, subset.ids.size, 1 << plan.bucket_bits))
-    return shares.thread_bytes(plan, counts, max_read_edges=max(map(subset.graph.edges.num_edges_of, subset.blocks)))
 
 
 def positions_of(graph_nodes: Ids, ids: Ids) -> Ids:
@@ -228,25 +172,71 @@ class TaskGraphs:
                 in_degrees=in_degrees,
             )
             for scope, task in asked
-            if task.node_ids.size  # else all of its nodes are forgotten
+            if task.num_nodes  # else all of its nodes are forgotten
         ]
         return largest(STAGE, plans)
 
-    def _get(self, scope: str, task: Task) -> GraphStore:
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Extract the graphs of these tasks that are missing: where there are several, in one pass over the store.
+
+        Its files are below the working directory until the graphs are built; a kill costs that pass. One run at a time
+        makes it, and the others wait for its graphs. Where there is no room on the disk for the files, and for tasks of
+        an older generation of the store, every graph is extracted by itself when it is asked for.
+        """
+        work = self._resources.work
+        if work is None or not isinstance(self.directory, Path):
+            return
+        while len(missing := self._missing(tasks)) > 1:
+            try:
+                with self._parting_alone():
+                    self._extract_together(self._missing(missing), work / "parts")
+                break
+            except LockedError:
+                time.sleep(WAIT_SECONDS)
+
+    @contextmanager
+    def _parting_alone(self) -> Iterator[None]:
+        path = Path(str(self.directory)) / PARTING_LOCK_NAME
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = take_lock(path, target=path.parent)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(lock)
+
+    def _missing(self, tasks: Sequence[Task]) -> list[Task]:
+        here = [task for task in tasks if task.num_nodes and self._at(task.generation) is self.graph]
+        return [task for task in here if not is_taken(self._path(task, task.node_ids))]
+
+    def _extract_together(self, tasks: Sequence[Task], scratch: Path) -> None:
+        num_nodes = sum(task.num_nodes for task in tasks)
+        if len(tasks) < 2 or parted_bytes(self.graph, num_nodes) > free_bytes(scratch):
+            return
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            parts = part_store(self.graph, tasks, scratch, self._resources)
+            for index, task in enumerate(tasks):
+                self._get("own", task, TaskPart(parts, index))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _get(self, scope: str, task: Task, part: TaskPart | None = None) -> GraphStore:
         found = self._open.get((scope, task.index))
         if found is None or self.tasks[task.index] is not task:
             ids = self.node_ids(self.tasks.seen(task)[-1], scope=scope)
-            found = self._open[scope, task.index] = self._wait_for_others(task, ids)
+            found = self._open[scope, task.index] = self._wait_for_others(task, ids, part)
             if found.files.hold is not None:
                 found.files.hold.close()  # nobody compacts it, and a stream may have more tasks than we may hold files
         return found
 
-    def _wait_for_others(self, task: Task, ids: Ids) -> GraphStore:
+    def _wait_for_others(self, task: Task, ids: Ids, part: TaskPart | None) -> GraphStore:
         """Another run may be extracting the same graph; where it is killed, it lets go of its lock and we extract."""
         is_told = False
         while True:
             try:
-                return self._open_or_extract(task, ids)
+                return self._open_or_extract(task, ids, part)
             except LockedError as error:
                 if not is_told:
                     self._resources.on_event(
@@ -255,7 +245,7 @@ class TaskGraphs:
                 is_told = True
                 time.sleep(WAIT_SECONDS)
 
-    def _open_or_extract(self, task: Task, ids: Ids) -> GraphStore:
+    def _open_or_extract(self, task: Task, ids: Ids, part: TaskPart | None) -> GraphStore:
         path = self._path(task, ids)
         try:
             return self._opened(path, ids)
@@ -272,6 +262,7 @@ class TaskGraphs:
                 self_loops=self.self_loops,
                 scaling=self.scaling,
                 overwrite=is_there,
+                part=part,
             )
         except StoreExistsError:
             # Another run was quicker; or somebody's directory is in our way, which this then says.

@@ -128,7 +128,7 @@ class SplitFile:
 
 
 def write_split(
-    path: Path, head: dict[str, Any], tasks: Sequence[tuple[Ids, Parts]], positions: Sequence[Ids] = ()
+    path: Path, head: dict[str, Any], tasks: Iterable[tuple[Ids, Parts]], positions: Sequence[NDArray[Any]] = ()
 ) -> None:
     """Write a Parquet file of (node, task, part, position), its head as JSON in the metadata; whole or not at all.
 

@@ -23,6 +23,7 @@ from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL
 from ecgl_scale.tasks.arrivals import name_of, next_nodes
 from ecgl_scale.tasks.forgotten import Forgotten, num_outputs_after, task_without
+from ecgl_scale.tasks.members import position_dtype
 from ecgl_scale.tasks.periods import Periods
 from ecgl_scale.tasks.split import Ids, hash_split, read_column
 from ecgl_scale.tasks.stream_file import positions_by_label, read_stream, write_stream
@@ -58,7 +59,7 @@ class TaskStream(Sequence[Task]):
         tasks: Sequence[Task],
         *,
         classes: tuple[int, ...],
-        positions: Sequence[Ids],
+        positions: Sequence[NDArray[Any]],
         dropped: tuple[DroppedClass, ...] = (),
         settings: SplitSettings,
     ) -> None:
@@ -69,7 +70,7 @@ class TaskStream(Sequence[Task]):
         self.num_nodes = graph.num_nodes
         self.class_names = graph.class_names
         self.split_hash = hash_split((task.node_ids, task.parts) for task in self._tasks)
-        self._head = np.full(graph.num_nodes, -1, np.int16 if len(classes) < 1 << 15 else np.int32)
+        self._head = np.full(graph.num_nodes, -1, position_dtype(len(classes)))
         for task, of_task in zip(tasks, positions, strict=True):
             self._head[task.node_ids] = of_task
 
@@ -233,12 +234,12 @@ class TaskStream(Sequence[Task]):
     ) -> TaskStream:
         """This stream and more tasks: the name of each, the generation that it is of, and its nodes."""
         tasks, classes = list(self._tasks), self.classes
-        positions = [self.labels_of(task.node_ids) for task in tasks]
+        positions: list[NDArray[Any]] = [self._head[task.node_ids] for task in tasks]
         for name, own, ids in more:
             named = (len(tasks), name)
             task, labels, classes = split_task(own, classes, named, ids, self.settings, on_event)
             tasks.append(task)
-            positions.append(positions_by_label(classes)[labels])
+            positions.append(positions_by_label(classes)[labels].astype(position_dtype(len(classes)), copy=False))
         return TaskStream(
             graph,
             tasks,
@@ -268,7 +269,7 @@ class TaskStream(Sequence[Task]):
 
     def _of_these(self, graph: GraphStore, tasks: Sequence[Task]) -> TaskStream:
         classes = self.classes[: num_outputs_after(self._tasks, len(tasks), self.num_classes)]
-        positions = [self.labels_of(task.node_ids) for task in tasks]
+        positions = [self._head[task.node_ids] for task in tasks]
         settings, dropped = self.settings, self.dropped
         return TaskStream(graph, tasks, classes=classes, positions=positions, dropped=dropped, settings=settings)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import crc32c_of
 from ecgl_scale.errors import InvalidInputError
@@ -38,7 +39,7 @@ class StreamParts:
 
 def write_stream(path: Path, stream: TaskStream) -> None:
     """Write tasks and split as one Parquet file; see ``split.write_split``."""
-    positions = [stream.labels_of(task.node_ids) for task in stream]
+    positions = [stream.labels_of(task.node_ids).astype(np.int32) for task in stream]
     head = {
         "classes": list(stream.classes),
         "dropped": [[gone.label, gone.num_nodes, gone.reason] for gone in stream.dropped],
@@ -49,7 +50,7 @@ def write_stream(path: Path, stream: TaskStream) -> None:
         "split_hash": stream.split_hash,
         "tasks": [{"name": task.name, "classes": list(task.classes), "generation": task.generation} for task in stream],
     }
-    write_split(path, head, [(task.node_ids, task.parts) for task in stream], positions)
+    write_split(path, head, ((task.node_ids, task.parts) for task in stream), positions)
 
 
 def read_stream(path: Path, graph: GraphStore, *, may_have_grown: bool) -> StreamParts:
@@ -128,7 +129,7 @@ def positions_by_label(classes: Sequence[int]) -> Ids:
     return positions
 
 
-def crc_of_positions(positions: Sequence[Ids]) -> int:
+def crc_of_positions(positions: Sequence[NDArray[Any]]) -> int:
     """crc32c of the head positions of all tasks' nodes, in order."""
     crc = 0
     for of_task in positions:

@@ -1,11 +1,12 @@
 """Some nodes of a graph and the edges among them, as a source for the build: what ``graphs`` extracts.
 
-Memory: 4 bytes a node of the whole graph, from ``source`` on.
+Memory: 4 bytes a node of the whole graph, from ``source`` on; none where a pass for many tasks has parted the edges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from ecgl_scale.store.source import (
     SparseSource,
 )
 from ecgl_scale.store.store_source import StoreEdges, StoreNodes, StoreRows
+from ecgl_scale.tasks.part_source import PartEdges, PartRows, TaskPart
 from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 
@@ -32,8 +34,12 @@ KIND = "task graph"
 class Subset:
     """The chosen nodes of a graph: ascending ids."""
 
-    def __init__(self, graph: GraphStore, node_ids: Ids, scaling: Scaling, threads: int) -> None:
+    def __init__(
+        self, graph: GraphStore, node_ids: Ids, scaling: Scaling, threads: int, part: TaskPart | None = None
+    ) -> None:
+        """``part`` has what an earlier pass has left of the nodes' edges and rows."""
         self.nodes = StoreNodes(graph, node_ids)
+        self.part = part
         self.graph = graph
         self.ids = node_ids
         self.scaling = scaling
@@ -45,17 +51,25 @@ class Subset:
         ]
         self.num_edges_hint = int(sum(expected_edges))
         """As many as these rows would have, were all rows of a block equal and all sources kept."""
+        if part is not None:
+            self.num_edges_hint = part.num_edges
+
+    @property
+    def map_bytes(self) -> int:
+        """Memory of the new numbers of all nodes, where edges still have the old ones."""
+        return self.nodes.map_bytes if self.part is None else 0
 
     def source(self, features: DenseSource | SparseSource | None, provenance: Mapping[str, Json]) -> GraphSource:
-        """Edges, columns and the given ``features``. Memory: ``nodes.map_bytes``."""
+        """Edges, columns and the given ``features``. Memory: ``map_bytes``."""
         columns = [ColumnSource(NODE, np.dtype(np.int64), str(self.graph.path), self._node_blocks)]
         if self.graph.nodes is not None and LABEL in self.graph.nodes.names:
-            columns.append(self.nodes.column(LABEL))
+            column = self.nodes.column(LABEL)
+            columns.append(column if self.part is None else replace(column, blocks=self.part.labels))
         return GraphSource(
             name=f"{self.graph.path.name}, {self.ids.size} nodes",
             num_nodes=self.ids.size,
             num_edges_hint=self.num_edges_hint,
-            edges=StoreEdges(self.nodes),
+            edges=StoreEdges(self.nodes) if self.part is None else PartEdges(self.part, self.nodes.identity()),
             features=features,
             columns=tuple(columns),
             num_classes=self.graph.num_classes,
@@ -83,7 +97,9 @@ class Subset:
 
             return SparseSource(features.num_features, stored.num_values, origin, scaled)
         dtype = features.dtype if self.scaling.kind == "none" else np.dtype(np.float32)
-        rows = ScaledRows(self.nodes, self.scaling, self.threads)
+        rows: ScaledRows | PartRows = ScaledRows(self.nodes, self.scaling, self.threads)
+        if self.part is not None and not features.is_sparse:
+            rows = PartRows(self.part, (self.ids.size, features.num_features), features.dtype, self.scaling)
         return DenseSource(features.num_features, dtype, origin, rows.blocks, rows)
 
     def feature_bytes(self) -> tuple[int, int]:

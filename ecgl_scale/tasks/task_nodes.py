@@ -14,8 +14,8 @@ from ecgl_scale.base.events import EventSink, Note
 from ecgl_scale.errors import InvalidInputError, UsageError
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL, SPLIT
+from ecgl_scale.tasks.members import Members
 from ecgl_scale.tasks.split import (
-    NO_PART,
     PARTS,
     TEST,
     TRAIN,
@@ -45,29 +45,74 @@ class Task:
     """Label ids, ascending."""
     positions: Ids
     """Their head positions."""
-    node_ids: Ids
+    members: Members
     """All labelled nodes of the task, those in no part of the split too."""
-    train_ids: Ids
-    valid_ids: Ids
-    test_ids: Ids
+    parts: Parts
+    """The part of each of them: 0, 1, 2 as in a store's split column, -1 for none."""
     generation: int | None = None
     """The generation of the store whose edges are those of the task; None: the one that is open."""
     stream: TaskStream | None = field(default=None, repr=False, compare=False)
     """The stream it is a step of, which knows the head positions of all classes."""
+
+    @property
+    def node_ids(self) -> Ids:
+        """All labelled nodes of the task, those in no part of the split too. Memory: 8 bytes each, at every call."""
+        return self.members.ids
+
+    @property
+    def train_ids(self) -> Ids:
+        """Nodes to train on; memory as ``node_ids``."""
+        return self._ids_in(TRAIN)
+
+    @property
+    def valid_ids(self) -> Ids:
+        """Nodes to validate on; memory as ``node_ids``."""
+        return self._ids_in(VALID)
+
+    @property
+    def test_ids(self) -> Ids:
+        """Nodes to test on; memory as ``node_ids``."""
+        return self._ids_in(TEST)
+
+    def _ids_in(self, part: int) -> Ids:
+        ids: Ids = self.node_ids[self.parts == part]
+        return ids
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes it has."""
+        return self.members.size
+
+    @cached_property
+    def counts(self) -> tuple[int, int, int]:
+        """How many of them are to train, to validate and to test on."""
+        train, valid, test = (int(np.count_nonzero(self.parts == part)) for part in (TRAIN, VALID, TEST))
+        return train, valid, test
+
+    @property
+    def num_train(self) -> int:
+        """How many nodes there are to train on."""
+        return self.counts[TRAIN]
+
+    @property
+    def num_valid(self) -> int:
+        """How many nodes there are to validate on."""
+        return self.counts[VALID]
+
+    @property
+    def num_test(self) -> int:
+        """How many nodes there are to test on."""
+        return self.counts[TEST]
+
+    def num_in(self, part: str) -> int:
+        """How many nodes are in ``train``, ``valid`` or ``test``."""
+        return self.counts[PARTS.index(part)]
 
     def part_ids(self, part: str) -> Ids:
         """Nodes of ``train``, ``valid`` or ``test``."""
         if part not in PARTS:
             raise UsageError(f"there is no part {part!r}", expected="train, valid or test")
         return (self.train_ids, self.valid_ids, self.test_ids)[PARTS.index(part)]
-
-    @cached_property
-    def parts(self) -> Parts:
-        """The part of each of ``node_ids``: 0, 1, 2 as in a store's split column, -1 for none."""
-        parts = np.full(self.node_ids.size, NO_PART, np.int8)
-        for part, ids in ((TRAIN, self.train_ids), (VALID, self.valid_ids), (TEST, self.test_ids)):
-            parts[np.searchsorted(self.node_ids, ids)] = part
-        return parts
 
 
 @dataclass(frozen=True)
@@ -241,16 +286,15 @@ def make_task(
     """A task of the nodes ``ids``, each in its part; ``all_classes`` are those of the head, in order of position."""
     place = {label: position for position, label in enumerate(all_classes)}
     positions = np.array([place[label] for label in classes], np.int64)
-    train, valid, test = (ids[parts == part] for part in (TRAIN, VALID, TEST))
-    return Task(index, name, tuple(classes), positions, ids, train, valid, test, generation)
+    return Task(index, name, tuple(classes), positions, Members.of(ids), parts, generation)
 
 
 def check_parts(graph: GraphStore, task: Task, labels: NDArray[Any], parts: Parts, on_event: EventSink) -> None:
     """A task needs nodes to train on; what else it lacks is said."""
-    if not task.train_ids.size:
+    if not task.num_train:
         raise InvalidInputError(f"task {task.index} ({task.name}) has no node to train on", where=graph.path)
-    for part, ids in (("valid", task.valid_ids), ("test", task.test_ids)):
-        if not ids.size:
+    for part, count in (("valid", task.num_valid), ("test", task.num_test)):
+        if not count:
             on_event(Note(f"task {task.index} ({task.name}) has no {part} node", is_warning=True))
     untrained = np.setdiff1d(labels, labels[parts == TRAIN]).tolist()
     if untrained:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecgl_kernels.induced import keep_edges
+from ecgl_kernels.induced import keep_edges, part_edges, part_pairs
 from tests import naive
 
 
@@ -64,3 +64,35 @@ def test_nothing_is_kept_of_nothing():
     local_of = np.full(3, -1, np.int32)
     assert kept_edges([0, 1, 2, 3], [0, 1, 2], 0, local_of, [0, 3]) == []
     assert kept_edges([0, 0, 0, 0], [], 0, np.arange(3, dtype=np.int32), [0, 0]) == []
+
+
+@settings(max_examples=100)
+@given(
+    num_nodes=st.integers(1, 9),
+    pairs=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=40),
+    owners=st.lists(st.integers(-1, 2), min_size=9, max_size=9),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+    map_dtype=st.sampled_from([np.int32, np.int64]),
+)
+def test_several_subgraphs_at_once_have_the_edges_of_each(num_nodes, pairs, owners, cuts, map_dtype):
+    edges = sorted({(s % num_nodes, d % num_nodes) for s, d in pairs}, key=lambda edge: (edge[1], edge[0]))
+    members = [[node for node in range(num_nodes) if owners[node] == part] for part in range(3)]
+    firsts = np.cumsum([0, *map(len, members)])
+    number_of = np.full(num_nodes, -1, map_dtype)
+    number_of[[node for part in members for node in part]] = np.arange(firsts[-1])
+    indptr, indices = (np.array(array) for array in naive.csr_of(edges, num_nodes))
+    sources, targets = indices.astype(np.uint32), np.array([d for _, d in edges], np.uint32)
+    wanted = [[(ids.index(s), ids.index(d)) for s, d in edges if s in ids and d in ids] for ids in members]
+    bounds = [0, *sorted(min(cut, len(edges)) for cut in cuts), len(edges)]
+    by_rows, by_pairs = [[], [], []], [[], [], []]
+    for start, stop in pairwise(bounds):
+        src, dst = np.empty(stop - start, np.uint32), np.empty(stop - start, np.uint32)
+        ends = np.full((3, 2), 77)
+        part_edges(indptr, sources, 0, (start, stop), number_of, firsts, ends, src, dst)
+        for part, (first, last) in enumerate(ends.tolist()):
+            by_rows[part] += zip(src[first:last].tolist(), dst[first:last].tolist(), strict=True)
+        part_pairs(targets[start:stop], sources[start:stop], number_of, firsts, ends, src, dst)
+        for part, (first, last) in enumerate(ends.tolist()):
+            by_pairs[part] += zip(src[first:last].tolist(), dst[first:last].tolist(), strict=True)
+    assert by_rows == wanted
+    assert by_pairs == wanted

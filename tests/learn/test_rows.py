@@ -12,7 +12,7 @@ from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.base.memory import PeakSampler, own_memory_bytes
 from ecgl_scale.errors import StorageError, UsageError
 from ecgl_scale.learn import row_sources, rows
-from ecgl_scale.learn.rows import RowCache, plan_rows
+from ecgl_scale.learn.rows import RowCache, gathering_bytes, plan_rows
 from ecgl_scale.store.build import build_store
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.sources.arrays import array_source
@@ -148,7 +148,10 @@ def test_any_rows_can_be_taken_and_selected(cached):
             cache.read_sparse(0, 1)
 
 
-@pytest.mark.parametrize(("memory_bytes", "kind"), [(50 * 8 * 4, "memory"), (50 * 8 * 4 - 1, "disk")])
+FITS = 50 * 8 * 4 + gathering_bytes(50, 8)
+
+
+@pytest.mark.parametrize(("memory_bytes", "kind"), [(FITS, "memory"), (FITS - 1, "disk")])
 def test_sparse_rows_that_are_mostly_full_are_kept_dense_with_any_memory(tmp_path, memory_bytes, kind):
     """Blocks of sparse rows are larger: processes with other memory would cut other lanes."""
     x = np.random.default_rng(0).random((50, 8), np.float32) + 1

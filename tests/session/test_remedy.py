@@ -48,7 +48,7 @@ CASES = [
     ("train", ("method=finetune", *BLOCKS), "learn.block_rows=64"),
     ("train", (*LARGE_BANK, *BLOCKS), "learn.block_rows=64"),
     ("train", ("learn.train_as=gcn", "method=finetune", "learn.hidden=[256]"), "learn.train_as=mlp"),
-    ("train", ("bank.budget=80000", "threads=1"), "bank.budget=5000"),
+    ("train", ("bank.budget=80000", "bank.select=random", "threads=1", "learn.block_rows=16"), "bank.budget=5000"),
 ]
 
 

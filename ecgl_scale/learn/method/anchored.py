@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.learn.anchors import Anchors
-from ecgl_scale.learn.method.base import Arrays, Context, Method, MethodPlan, TaskSizes, end_plan
+from ecgl_scale.learn.method.base import Arrays, Context, Method, MethodPlan, TaskShape, TaskSizes, end_plan
 from ecgl_scale.learn.method.kept import without_outputs
 from ecgl_scale.learn.train import Penalty
 from ecgl_scale.tasks.forgotten import Forgotten
@@ -49,7 +49,12 @@ class Anchored(Method):
         self._anchors = Anchors.of_state(without_outputs(self._anchors.state(), gone, head, names))
         return 0
 
+    def beside_segments_bytes(self, config: RunConfig, shape: TaskShape) -> int:
+        """What measuring takes."""
+        del config, shape
+        return self.measure_bytes
+
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The task's rows, or its graph, once more at its end, and a gradient."""
-        needed = sizes.training_bytes + self.measure_bytes
+        needed = sizes.training_beside(self.measure_bytes)
         return replace(super().plan(config, sizes), end=end_plan(needed, "the task's rows, or graph, and a gradient"))

@@ -51,34 +51,16 @@ ROW_BYTES = 64
 
 
 @dataclass(frozen=True)
-class TaskSizes:
-    """What is known of a task before its graph is there, to plan with."""
+class TaskShape:
+    """How large a task is."""
 
     num_nodes: int
     """Nodes of the graph it is trained on."""
-    num_edges: int
-    edge_bytes: int
-    """Bytes of those edges in memory, as ``GraphPropagation`` holds them."""
     num_rows: int
     """Training nodes."""
     num_old_rows: int
     """Those of all earlier tasks."""
-    num_tasks: int
-    """Tasks of the whole run."""
     widths: tuple[int, ...]
-    stored_features: int
-    """Columns of the store's features, of which the model's input is made."""
-    values_a_row: float | None
-    """Stored values of an average sparse row; None for dense features."""
-    made: ModelInput
-    """How the model's input is made of features: as they are, or dense rows."""
-    epoch_bytes: int
-    """An epoch, besides the rows."""
-    training_bytes: int
-    """The rows, or the graph, and an epoch."""
-    threads: int
-    room_bytes: int
-    """What the budget leaves besides what is held all the time."""
 
     @property
     def num_features(self) -> int:
@@ -89,6 +71,32 @@ class TaskSizes:
     def num_classes(self) -> int:
         """Classes of the whole run."""
         return self.widths[-1]
+
+
+@dataclass(frozen=True)
+class TaskSizes(TaskShape):
+    """What is known of a task before its graph is there, to plan with."""
+
+    num_edges: int
+    edge_bytes: int
+    """Bytes of those edges in memory, as ``GraphPropagation`` holds them."""
+    num_tasks: int
+    """Tasks of the whole run."""
+    stored_features: int
+    """Columns of the store's features, of which the model's input is made."""
+    values_a_row: float | None
+    """Stored values of an average sparse row; None for dense features."""
+    made: ModelInput
+    """How the model's input is made of features: as they are, or dense rows."""
+    epoch_bytes: int
+    """An epoch, besides the rows."""
+    training_bytes: int
+    """The rows, or the graph, and an epoch, where they have all the room."""
+    least_training_bytes: int
+    """What they need where they have none of it: rows are in a file."""
+    threads: int
+    room_bytes: int
+    """What the budget leaves besides what is held all the time."""
 
     @property
     def num_weights(self) -> int:
@@ -101,10 +109,15 @@ class TaskSizes:
         num_values = self._num_values(1)
         return 4 * self.num_features if num_values is None else 8 * num_values
 
-    def rows_bytes(self, num_rows: int) -> int:
-        """Memory of so many rows of the model's input, held where they fit beside an epoch."""
+    def training_beside(self, beside_bytes: int) -> int:
+        """The rows, or the graph, an epoch, and so much beside them: rows take what that leaves."""
+        within = max(self.least_training_bytes + beside_bytes, self.room_bytes)
+        return min(within, self.training_bytes + beside_bytes)
+
+    def rows_bytes(self, num_rows: int, *, beside_bytes: int = 0) -> int:
+        """Memory of so many rows of the model's input, held where they fit beside an epoch and ``beside_bytes``."""
         num_values = self._num_values(num_rows)
-        memory_bytes = max(self.room_bytes - self.epoch_bytes, 0)
+        memory_bytes = max(self.room_bytes - self.epoch_bytes - beside_bytes, 0)
         return plan_rows(num_rows, self.widths[0], memory_bytes=memory_bytes, num_values=num_values).host_bytes
 
     def _num_values(self, num_rows: int) -> int | None:
@@ -126,7 +139,10 @@ class MethodPlan:
     end: StagePlan
     """What ``end_task`` and ``remember`` need."""
     work_bytes: int = 0
-    """In all for what a task needs before or while it is trained, where that is more than ``training_bytes``."""
+    """In all for what a task needs before or while it is trained, where that is more than ``training_bytes``.
+
+    As the need of every stage it is never more than ``room_bytes``, or than the least: with more room it fits, too.
+    """
 
 
 class Context(Protocol):
@@ -170,16 +186,16 @@ class Context(Protocol):
         """The graph a task is trained and ranked on, and the ids of its nodes."""
         ...
 
-    def rows(self, task: Task, ids: Ids, name: str) -> RowCache:
-        """Feature rows of nodes of a task."""
+    def rows(self, task: Task, ids: Ids, name: str, *, beside_bytes: int = 0) -> RowCache:
+        """Feature rows of nodes of a task, held where that leaves ``beside_bytes`` besides an epoch."""
         ...
 
     def input_rows(self, task: Task) -> StackedRows:
         """Rows of the model's input for every node of a task, made when they are asked for; for stacked hops."""
         ...
 
-    def graph_rows(self, task: Task) -> RowCache:
-        """Feature rows of every node of the graph a task is trained on."""
+    def graph_rows(self, task: Task, *, beside_bytes: int = 0) -> RowCache:
+        """Feature rows of every node of the graph a task is trained on, held as those of ``rows``."""
         ...
 
     def bank_rows(self, task: Task, ids: Ids) -> Any:
@@ -246,7 +262,7 @@ class Method:
     def segments(self, context: Context) -> list[AnySegment]:
         """What the loss is a sum over."""
         seen = context.stream.seen(context.task) if self.keeps_tasks else [context.task]
-        tasks = [task for task in seen if task.train_ids.size]  # else its nodes are forgotten
+        tasks = [task for task in seen if task.num_train]  # else its nodes are forgotten
         return context.segments(tasks, context.replay() if self.keeps_bank else None)
 
     def learn(self, context: Context) -> float:
@@ -257,6 +273,11 @@ class Method:
         """A term of the loss that depends on the weights alone."""
         del context
         return None
+
+    def beside_segments_bytes(self, config: RunConfig, shape: TaskShape) -> int:
+        """What it needs while it has the segments of a task, besides them and an epoch; their rows leave it free."""
+        del config, shape
+        return 0
 
     def adjust(self, context: Context) -> None:
         """Change the gradients (``.grad`` of the weights) before the step."""

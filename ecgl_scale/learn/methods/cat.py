@@ -127,12 +127,18 @@ class Cat(Method):
         task, config, settings = context.task, context.config, context.config.section(CatConfig)
         labels, chosen, rng = self._first_nodes(context)
         first = context.rows(task, task.train_ids[chosen], f"condensed-{task.index}")
-        real = context.rows(task, task.train_ids, f"real-{task.index}") if config.learn.num_hops else None
-        if real is None:  # else the model's input has passed the edges already
+        beside = ROW_BYTES * task.num_train
+        matching = _matching_bytes(settings, first.num_features)
+        if config.learn.num_hops:  # the model's input has passed the edges already
+            real = context.rows(task, task.train_ids, f"real-{task.index}", beside_bytes=beside + matching)
+        else:
             graph, nodes = context.graph(task)
             local = positions_of(nodes, task.train_ids)
             path = context.work / "rows" / f"propagated-{task.index}.f32"
-            real = RowCache.from_array(one_hop_features(graph, local, context.resources, path=path))
+            passed = one_hop_features(
+                graph, local, context.resources, path=path, besides_bytes=beside, beside_result_bytes=matching
+            )
+            real = RowCache.from_array(passed)
         condenser = Condenser(real, labels, config, device=context.trainer.weights.device)
         context.resources.on_event(StageStarted(STAGE, settings.steps, "encoders"))
         rows = torch.from_numpy(np.array(first.read(0, first.num_rows))).to(context.trainer.weights.device)
@@ -161,14 +167,28 @@ class Cat(Method):
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """Dense rows and 40 bytes a node; P X being made, or held beside encoders and blocks of embeddings."""
         settings, num_features = config.section(CatConfig), sizes.num_features
-        layout = plan_one_hop(sizes.num_nodes, sizes.num_rows, num_features, room_bytes=sizes.room_bytes)
-        encoders = 4 * ENCODERS_AT_ONCE * sum(a * b + b for a, b in pairwise((num_features, *settings.hidden)))
-        working = max(layout.peak_bytes, layout.held_bytes + encoders + 3 * BLOCK_BYTES)
+        matching, held = _matching_bytes(settings, num_features), ROW_BYTES * sizes.num_rows
+        layout = plan_one_hop(
+            sizes.num_nodes,
+            sizes.num_rows,
+            num_features,
+            room_bytes=sizes.room_bytes - held,
+            beside_result_bytes=matching,
+        )
+        working = max(layout.peak_bytes, layout.held_bytes + matching)
+        if sizes.made.is_made:
+            working = matching + sizes.rows_bytes(sizes.num_rows, beside_bytes=held + matching)
         return replace(
             super().plan(config, sizes),
             state_bytes=max(settings.nodes * sizes.num_tasks, sizes.num_classes) * (4 * num_features + 40),
-            work_bytes=working + ROW_BYTES * sizes.num_rows,
+            work_bytes=working + held,
         )
+
+
+def _matching_bytes(settings: CatConfig, num_features: int) -> int:
+    """Encoders and blocks of embeddings."""
+    encoders = 4 * ENCODERS_AT_ONCE * sum(a * b + b for a, b in pairwise((num_features, *settings.hidden)))
+    return encoders + 3 * BLOCK_BYTES
 
 
 class Condenser:

@@ -33,7 +33,7 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.graph.autograd import GraphPropagation
 from ecgl_scale.graph.propagate import StreamedPropagation
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.method.base import ROW_BYTES, Arrays, Context, Method, MethodPlan, TaskSizes, end_plan
+from ecgl_scale.learn.method.base import ROW_BYTES, Arrays, Context, Method, MethodPlan, TaskShape, TaskSizes, end_plan
 from ecgl_scale.learn.method.kept import (
     bank_of_state,
     bank_state,
@@ -47,6 +47,7 @@ from ecgl_scale.learn.method.kept import (
     without_outputs,
 )
 from ecgl_scale.learn.model import SharedWeights
+from ecgl_scale.learn.rows import gathering_bytes
 from ecgl_scale.learn.train import AnySegment, Penalty
 from ecgl_scale.rank.topk import top_nodes
 from ecgl_scale.store.edges.plan import MAX_BLOCK_EDGES
@@ -183,6 +184,12 @@ class Continualgnn(Method):
         self._last = without_outputs(self._last, gone, head, ("before", "fisher"))
         return before - len(self._memory)
 
+    def beside_segments_bytes(self, config: RunConfig, shape: TaskShape) -> int:
+        """Rows of old nodes on their way to a file; a graph has those already."""
+        if not config.tasks.inter_task_edges or config.learn.train_as == "gcn":
+            return 0
+        return gathering_bytes(shape.num_old_rows, shape.num_features)
+
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """Rows and 40 bytes a node beside the weights; an epoch over the memory at the end of a task.
 
@@ -202,10 +209,19 @@ class Continualgnn(Method):
 
 def _planned_detection(config: RunConfig, sizes: TaskSizes) -> int:
     """The larger of detection, as a graph without its gradients, and training with rows of detected old nodes."""
-    floats = sizes.widths[0] + 3 * sum(sizes.widths[1:-1]) + 4 * sizes.widths[-1]
-    detecting = sizes.edge_bytes + (4 * floats + ROW_BYTES) * sizes.num_nodes + sizes.rows_bytes(sizes.num_nodes)
-    old = 0 if config.learn.train_as == "gcn" else sizes.rows_bytes(sizes.num_old_rows)
-    return max(detecting, sizes.training_bytes + old)
+    detecting = sizes.edge_bytes + _detection_bytes(sizes)
+    detecting += sizes.rows_bytes(sizes.num_nodes, beside_bytes=detecting)
+    if config.learn.train_as == "gcn":
+        return max(detecting, sizes.training_bytes)
+    gathering = gathering_bytes(sizes.num_old_rows, sizes.num_features)
+    own = sizes.training_beside(gathering) - gathering
+    return max(detecting, own + sizes.rows_bytes(sizes.num_old_rows, beside_bytes=own))
+
+
+def _detection_bytes(shape: TaskShape) -> int:
+    """What detection takes besides edges and rows that are held: a copy of those, layers and outputs of all nodes."""
+    floats = shape.widths[0] + 3 * sum(shape.widths[1:-1]) + 4 * shape.widths[-1]
+    return (4 * floats + ROW_BYTES) * shape.num_nodes
 
 
 @dataclass(frozen=True)
@@ -285,7 +301,8 @@ def detect_old_nodes(context: Context, weights: SharedWeights, ratio: float) -> 
     changed = averaging.spread(is_new, 1) > 0
     before = np.empty((nodes.size, weights.num_classes), np.float32)
     before[~is_new] = graph_outputs(context, weights, previous)
-    rows = context.graph_rows(task)
+    shape = TaskShape(nodes.size, task.num_train, 0, weights.widths)
+    rows = context.graph_rows(task, beside_bytes=_detection_bytes(shape))
     alone = np.flatnonzero(is_new)
     with torch.no_grad():
         before[alone] = weights.mlp(torch.from_numpy(rows.take(alone)).to(weights.device)).cpu().numpy()
@@ -306,7 +323,8 @@ def graph_outputs(context: Context, weights: SharedWeights, task: Task) -> NDArr
     graph, _ = context.graph(task)
     config = context.config
     propagation = GraphPropagation(graph, context.resources, training_norm(config))
-    rows = context.graph_rows(task)
+    shape = TaskShape(graph.num_nodes, task.num_train, 0, weights.widths)
+    rows = context.graph_rows(task, beside_bytes=_detection_bytes(shape))
     x = rows.read_sparse(0, rows.num_rows) if rows.is_sparse else torch.from_numpy(rows.read(0, rows.num_rows))
     learn = config.learn
     logits = weights.to("cpu").gcn(x, propagation, encoder=learn.encoder, bias_place=learn.bias_place)

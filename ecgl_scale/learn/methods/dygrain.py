@@ -32,7 +32,7 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
 from ecgl_scale.graph.propagate import StreamedPropagation
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.method.base import ROW_BYTES, Context, Method, MethodPlan, TaskSizes
+from ecgl_scale.learn.method.base import ROW_BYTES, Context, Method, MethodPlan, TaskShape, TaskSizes
 from ecgl_scale.learn.method.kept import (
     old_train_ids,
     segments_with_old,
@@ -129,10 +129,14 @@ class Dygrain(Method):
         self.kept = without_outputs(self.kept, gone, head, ["teacher"])
         return 0
 
+    def beside_segments_bytes(self, config: RunConfig, shape: TaskShape) -> int:
+        """The walk over a graph that keeps its nodes."""
+        return ROW_BYTES * shape.num_nodes if config.tasks.inter_task_edges else 0
+
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The walk over a graph that keeps its nodes; the rows it finds, and the bank's outputs, are few."""
-        walk = ROW_BYTES * sizes.num_nodes if config.tasks.inter_task_edges else 0
-        return replace(super().plan(config, sizes), work_bytes=sizes.training_bytes + walk)
+        needed = sizes.training_beside(self.beside_segments_bytes(config, sizes))
+        return replace(super().plan(config, sizes), work_bytes=needed)
 
 
 class Distillation:

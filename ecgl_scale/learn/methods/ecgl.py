@@ -81,6 +81,7 @@ def _solves_head(config: RunConfig) -> bool:
 
 def _plan_ranking(config: RunConfig, sizes: TaskSizes) -> StagePlan:
     num_nodes, by_outputs = sizes.num_nodes, _ranks_outputs(config)
+    outputs = 4 * num_nodes * sizes.num_classes if by_outputs else 0
     ranking = plan_choose(
         num_nodes,
         sizes.num_features,
@@ -90,13 +91,12 @@ def _plan_ranking(config: RunConfig, sizes: TaskSizes) -> StagePlan:
         num_values=None if sizes.values_a_row is None else int(sizes.values_a_row * num_nodes) + 1,
         rank_columns=sizes.num_classes if by_outputs else None,
         num_classes=sizes.num_classes,
-        room_bytes=sizes.room_bytes,
+        room_bytes=max(sizes.room_bytes - outputs, 0),
         threads=sizes.threads,
     )
     if not by_outputs:
         return ranking
-    making = sizes.rows_bytes(num_nodes) + sizes.epoch_bytes
-    outputs = 4 * num_nodes * sizes.num_classes
+    making = sizes.rows_bytes(num_nodes, beside_bytes=outputs) + sizes.epoch_bytes
     return replace(ranking, host_bytes=max(ranking.host_bytes, making) + outputs)
 
 
@@ -108,8 +108,9 @@ def _ranks_outputs(config: RunConfig) -> bool:
 def _outputs(context: Context, nodes: Ids) -> NDArray[np.float32]:
     """Outputs of every node of the graph that is ranked, by what the model is given of it."""
     task, trainer = context.task, context.trainer
+    outputs = 4 * nodes.size * trainer.weights.num_classes
     if not context.config.learn.num_hops:
-        return trainer.logits(context.graph_rows(task), weights=trainer.kept_weights)
+        return trainer.logits(context.graph_rows(task, beside_bytes=outputs), weights=trainer.kept_weights)
     found = np.empty((nodes.size, trainer.weights.num_classes), np.float32)
     for one in context.stream.seen(task) if context.config.tasks.inter_task_edges else [task]:
         rows = context.rows(one, one.node_ids, f"ranked-{one.index}")

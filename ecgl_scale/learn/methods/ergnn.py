@@ -29,7 +29,7 @@ from pydantic import Field
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
 from ecgl_scale.learn.bank import MemoryBank
-from ecgl_scale.learn.method.base import QUIRKS, ROW_BYTES, Context, Method, MethodPlan, TaskSizes, end_plan
+from ecgl_scale.learn.method.base import QUIRKS, ROW_BYTES, Context, Method, MethodPlan, TaskShape, TaskSizes, end_plan
 from ecgl_scale.learn.method.kept import draw_per_class, scaled
 from ecgl_scale.learn.rows import RowCache
 from ecgl_scale.learn.train import AnySegment
@@ -97,7 +97,9 @@ class Ergnn(Method):
         task, settings = context.task, context.config.section(ErgnnConfig)
         if not context.config.bank.budget:
             return context.bank
-        rows = context.rows(task, task.train_ids, f"choose-{task.index}")
+        shape = TaskShape(task.num_nodes, task.num_train, 0, context.trainer.weights.widths)
+        beside = _choosing_bytes(context.config, shape)
+        rows = context.rows(task, task.train_ids, f"choose-{task.index}", beside_bytes=beside)
         labels = context.stream.labels_of(task.train_ids)
         rng = np.random.default_rng((context.config.seed, task.index))
         if settings.select == "mf":
@@ -114,11 +116,18 @@ class Ergnn(Method):
 
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The task's rows, blocks of them in float64, and with CM the rows they are compared with."""
-        needed = sizes.rows_bytes(sizes.num_rows) + ROW_BYTES * sizes.num_rows + 3 * BLOCK_BYTES
-        if config.section(ErgnnConfig).select == "cm":
-            needed += 12 * sizes.num_features * min(MAX_COMPARED * sizes.num_classes, sizes.num_rows)
+        beside = _choosing_bytes(config, sizes)
+        needed = beside + sizes.rows_bytes(sizes.num_rows, beside_bytes=beside)
         formula = "the task's rows and blocks of them in float64"
         return replace(super().plan(config, sizes), end=end_plan(needed, formula))
+
+
+def _choosing_bytes(config: RunConfig, shape: TaskShape) -> int:
+    """What choosing takes besides the rows."""
+    needed = ROW_BYTES * shape.num_rows + 3 * BLOCK_BYTES
+    if config.section(ErgnnConfig).select == "cm":
+        needed += 12 * shape.num_features * min(MAX_COMPARED * shape.num_classes, shape.num_rows)
+    return needed
 
 
 def mean_scores(rows: RowCache, labels: Ids, *, least_alike: bool = False) -> Scores:

@@ -22,7 +22,7 @@ from pydantic import Field
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sections import Section
 from ecgl_scale.learn.graph_segment import GraphSegment
-from ecgl_scale.learn.method.base import Context, Method, MethodPlan, TaskSizes
+from ecgl_scale.learn.method.base import Context, Method, MethodPlan, TaskShape, TaskSizes
 from ecgl_scale.learn.method.kept import weights_of_state, weights_state, without_outputs
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.rows import RowCache
@@ -101,10 +101,15 @@ class Lwf(Method):
         self.kept = without_outputs(self.kept, gone, head, ["teacher"])
         return 0
 
+    def beside_segments_bytes(self, config: RunConfig, shape: TaskShape) -> int:
+        """Old outputs, unless they are in a file."""
+        del config
+        outputs = 4 * shape.num_rows * shape.num_classes
+        return outputs if outputs <= HELD_BYTES else 0
+
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """Old outputs are held beside training where they are small."""
-        outputs = 4 * sizes.num_rows * sizes.num_classes
-        needed = sizes.training_bytes + (outputs if outputs <= HELD_BYTES else 0)
+        needed = sizes.training_beside(self.beside_segments_bytes(config, sizes))
         return replace(super().plan(config, sizes), work_bytes=needed)
 
 

@@ -27,9 +27,10 @@ from ecgl_scale.errors import UsageError
 from ecgl_scale.learn.attention import attention_bytes, attention_gradient
 from ecgl_scale.learn.graph_segment import GraphSegment
 from ecgl_scale.learn.method.anchored import Anchored
-from ecgl_scale.learn.method.base import QUIRKS, Context, MethodPlan, TaskSizes, end_plan
+from ecgl_scale.learn.method.base import QUIRKS, Context, MethodPlan, TaskShape, TaskSizes, end_plan
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.learn.products import exact_sum
+from ecgl_scale.learn.rows import gathering_bytes
 from ecgl_scale.learn.train import AnySegment, Penalty
 from ecgl_scale.units import format_bytes
 
@@ -156,10 +157,18 @@ class Twp(Anchored):
         self._anchors.add(weights, importances)
         self._segments, self._gradient = [], []
 
+    def beside_segments_bytes(self, config: RunConfig, shape: TaskShape) -> int:
+        """The attention, and rows of all nodes on their way to a file; a graph has those already."""
+        attention = attention_bytes(shape.num_nodes, shape.widths[1])
+        is_graph = config.learn.train_as == "gcn"
+        return attention + (0 if is_graph else gathering_bytes(shape.num_nodes, shape.num_features))
+
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The task's rows and a gradient, then the rows of all nodes and the attention; a graph has those already."""
-        rows = 0 if config.learn.train_as == "gcn" else sizes.rows_bytes(sizes.num_nodes)
-        needed = sizes.training_bytes + rows + attention_bytes(sizes.num_nodes, sizes.widths[1])
+        needed = sizes.training_beside(self.beside_segments_bytes(config, sizes))
+        if config.learn.train_as == "mlp":
+            segment = needed - gathering_bytes(sizes.num_nodes, sizes.num_features)
+            needed = segment + sizes.rows_bytes(sizes.num_nodes, beside_bytes=segment)
         formula = "the task's rows, or graph, and a gradient; attention over its edges"
         return replace(super().plan(config, sizes), end=end_plan(needed, formula))
 
@@ -170,7 +179,7 @@ def _topology_gradient(context: Context, segment: AnySegment) -> list[torch.Tens
     graph, _ = context.graph(context.task)
     rows, propagation = segment.rows, None
     if not isinstance(segment, GraphSegment):
-        rows = context.graph_rows(context.task)
+        rows = context.graph_rows(context.task, beside_bytes=attention_bytes(graph.num_nodes, weights.widths[1]))
     elif context.config.section(TwpConfig).reference:
         propagation = segment.propagation
     _, by_weight, by_bias = attention_gradient(

@@ -67,26 +67,29 @@ class _Planner:
     setup: RunSetup
 
     def least_memory(self) -> int:
-        """A budget that is enough; stages that find more room may take more of it, so it is planned until it fits."""
-        needed = self.plan.peak_bytes
+        """A budget that is enough: what every stage needs at least, as more room never makes a stage need too much.
+
+        It is planned all the same: a method of somebody else's may plan otherwise.
+        """
+        needed = self._peak_bytes(self._plan(f"memory={MIB}"))
         for _ in range(MEMORY_TRIES):
-            given = needed + SLACK_BYTES
-            peak = self._peak_bytes(self._plan(f"memory={given}"))
-            if peak + SLACK_BYTES <= given:
-                return given
-            needed = peak + SLACK_BYTES
-        return needed
+            peak = self._peak_bytes(self._plan(f"memory={needed}"))
+            if peak <= needed:
+                break
+            needed = peak
+        return needed + SLACK_BYTES
 
     def fits(self, override: str) -> bool:
         """Whether the run fits with this setting."""
+        given = self.plan.budget.total_bytes - SLACK_BYTES
         try:
-            found = self._plan(override)
+            found = self._plan(override, f"memory={max(given, MIB)}")
         except EcglError:  # the setting does not go with the others
             return False
-        return self._peak_bytes(found) + SLACK_BYTES <= found.budget.total_bytes
+        return self._peak_bytes(found) <= given
 
-    def _plan(self, override: str) -> MemoryPlan:
-        config = config_from_mapping(self.setup.config.to_mapping(), overrides=[override])
+    def _plan(self, *overrides: str) -> MemoryPlan:
+        config = config_from_mapping(self.setup.config.to_mapping(), overrides=overrides)
         return plan_run(self.setup.with_config(config))
 
     def _peak_bytes(self, found: MemoryPlan) -> int:

@@ -25,8 +25,10 @@ from ecgl_scale.session.learner import device_of
 from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_rows_of, plan_task_graph
 from ecgl_scale.session.predict import needs_seen, rows_at_once
+from ecgl_scale.session.scoring import scoring_bytes
 from ecgl_scale.session.setup import RunSetup, infer_settings
-from ecgl_scale.tasks.graphs import TaskGraphs, plan_extract_worker
+from ecgl_scale.tasks.extract_plan import plan_extract_worker
+from ecgl_scale.tasks.graphs import TaskGraphs
 from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task
 from ecgl_scale.units import MIB, format_bytes
@@ -34,8 +36,6 @@ from ecgl_scale.units import MIB, format_bytes
 LIBRARY_BYTES = 80 * MIB
 """What libraries take when they first work: kernels, threads, packing buffers. Measured 30 to 50 MiB where kernels come
 from numba's cache, 130 where they are compiled, of which the stages' own reserves cover the rest."""
-SCORE_BYTES = 12
-"""Bytes of an output that is scored: as it is found, among the allowed columns, and compared."""
 
 
 def plan_run(setup: RunSetup) -> MemoryPlan:
@@ -127,7 +127,7 @@ def _training(sizes: RunSizes, room_bytes: int, of_method: Sequence[MethodPlan])
         )
     else:
         tasks = sizes.stream if method.keeps_tasks else sizes.to_learn
-        counts = [task.train_ids.size for task in tasks]
+        counts = [task.num_train for task in tasks]
         plans += [
             plan_rows_of(sizes, int(rows), room_bytes) for rows in ([sum(counts)] if method.keeps_tasks else counts)
         ]
@@ -150,11 +150,11 @@ def _evaluation(sizes: RunSizes, room_bytes: int, *, is_spread: bool = False) ->
     if config.tasks.evaluate == "none":
         return StagePlan("evaluate", 0, "nothing is tested")
     for task in sizes.tasks:
-        scored = max(task.test_ids.size, task.valid_ids.size) * sizes.widths[-1] * SCORE_BYTES
+        scored = scoring_bytes(max(task.num_test, task.num_valid), sizes.widths[-1])
         if sizes.made.is_made:
             plan = _propagation(sizes, task, room_bytes, seen=_uses_seen(config))
             predicting = 4 * rows_at_once(sizes.made) * (2 * sizes.widths[0] + 2 * sum(sizes.widths[1:]))
-            predicting += sizes.made.reading_bytes(sizes.graph.num_features)
+            predicting += sizes.made.reading_bytes(sizes.graph.num_features) + scored
             plan = replace(plan, host_bytes=max(plan.host_bytes, predicting))
         else:
             found = sizes.graph_of(task, seen=_uses_seen(config))
@@ -168,8 +168,9 @@ def _evaluation(sizes: RunSizes, room_bytes: int, *, is_spread: bool = False) ->
                 num_nodes=found.num_nodes,
                 num_edges=found.num_edges,
                 made_dense=sizes.made_dense,
+                beside_result_bytes=scored,
             )
-        plans.append(replace(plan, host_bytes=plan.host_bytes + int(scored)))
+        plans.append(plan)
     return largest("evaluate", plans)
 
 
@@ -185,9 +186,7 @@ def _propagation(sizes: RunSizes, task: Task, room_bytes: int, *, seen: bool) ->
         num_edges=found.num_edges,
         made_dense=sizes.made_dense,
     )
-    own = 4 * sizes.graph.num_features * int(task.node_ids.size) if seen else 0
-    formula = f"features passed along {sizes.made.num_hops} edges: {plan.formula}"
-    return replace(plan, host_bytes=plan.host_bytes + own, formula=formula)
+    return replace(plan, formula=f"features passed along {sizes.made.num_hops} edges: {plan.formula}")
 
 
 def _uses_seen(config: RunConfig) -> bool:

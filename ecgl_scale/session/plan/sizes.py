@@ -55,7 +55,7 @@ class RunSizes:
     @property
     def tasks(self) -> list[Task]:
         """Its tasks that have rows to train on; those of others are forgotten."""
-        return [task for task in self.stream if task.train_ids.size]
+        return [task for task in self.stream if task.num_train]
 
     @property
     def to_learn(self) -> Sequence[Task]:
@@ -115,22 +115,25 @@ class RunSizes:
     @property
     def trains_sparse(self) -> bool:
         """Whether training rows stay sparse: those that are more than half full are held dense."""
-        num_rows = max(int(task.train_ids.size) for task in self.stream)
+        num_rows = max(task.num_train for task in self.stream)
         num_values = self.input_values(num_rows)
         return num_values is not None and stays_sparse(num_rows, self.widths[0], num_values)
 
     def graph_of(self, task: Task, *, seen: bool) -> GraphSizes:
         """The graph of a task, or of all up to it."""
         tasks = self.stream.seen(task) if seen else [task]
-        num_nodes = sum(int(one.node_ids.size) for one in tasks)
-        return GraphSizes(num_nodes, sum(int(self.degrees[one.node_ids].sum()) for one in tasks))
+        return GraphSizes(sum(one.num_nodes for one in tasks), sum(self._edges_into[one.index] for one in tasks))
+
+    @cached_property
+    def _edges_into(self) -> list[int]:
+        return [int(self.degrees[task.node_ids].sum()) for task in self.stream]
 
     @cached_property
     def bank_nodes(self) -> int:
         """Nodes in the bank when all tasks are learned."""
         if not self.method.keeps_bank:
             return 0
-        return sum(min(self.config.bank.budget, int(task.train_ids.size)) for task in self.stream)
+        return sum(min(self.config.bank.budget, task.num_train) for task in self.stream)
 
     @cached_property
     def bank_bytes(self) -> int:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.graph.autograd import edge_bytes_of
-from ecgl_scale.graph.propagate import plan_one_hop
 from ecgl_scale.learn.graph_blocks import plan_blocks, trains_in_blocks
 from ecgl_scale.learn.graph_segment import held_graph_bytes, plan_propagation
 from ecgl_scale.learn.lanes import LANE_SUM_BYTES
@@ -52,41 +51,39 @@ def plan_rows_of(sizes: RunSizes, num_rows: int, room_bytes: int) -> StagePlan:
     )
 
 
-def plan_task_graph(sizes: RunSizes, task: Task, room_bytes: int) -> StagePlan:
+def plan_task_graph(sizes: RunSizes, task: Task, room_bytes: int, *, is_alone: bool = True) -> StagePlan:
     """A task's graph in memory, and the epochs over it; the bank's rows go through the model beside it."""
+    beside = plan_epoch(sizes, sizes.bank_nodes).host_bytes if sizes.bank_nodes else sizes.weight_bytes
     learn, found = sizes.config.learn, sizes.graph_of(task, seen=sizes.config.tasks.inter_task_edges)
     counts = {"num_nodes": found.num_nodes, "num_edges": found.num_edges}
     if _in_blocks(sizes, found.num_nodes):
-        plan = plan_blocks(sizes.graph, sizes.widths, room_bytes=room_bytes, **counts)
-    else:
-        plan = plan_propagation(
-            sizes.graph, sizes.widths, dropout=learn.dropout, values_a_row=_row_values(sizes), **counts
+        plan = plan_blocks(
+            sizes.graph, sizes.widths, room_bytes=room_bytes, beside_bytes=beside, holds_sent=is_alone, **counts
         )
-    beside = plan_epoch(sizes, sizes.bank_nodes).host_bytes if sizes.bank_nodes else sizes.weight_bytes
+        return replace(plan, passes=learn.epochs)
+    plan = plan_propagation(sizes.graph, sizes.widths, dropout=learn.dropout, values_a_row=_row_values(sizes), **counts)
     return replace(plan, host_bytes=plan.host_bytes + beside, passes=learn.epochs)
 
 
 def plan_all_graphs(sizes: RunSizes, room_bytes: int) -> StagePlan:
-    """The graphs of all tasks in memory, and the epochs over the largest."""
-    plans = [plan_task_graph(sizes, task, room_bytes) for task in sizes.tasks]
-    held, largest_held = 0, 0
-    for task in sizes.tasks:
-        found = sizes.graph_of(task, seen=sizes.config.tasks.inter_task_edges)
-        if _in_blocks(sizes, found.num_nodes):
-            own = edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges)
-            room = room_bytes - held - own
-            own += plan_one_hop(found.num_nodes, found.num_nodes, sizes.widths[0], room_bytes=room).held_bytes
-        else:
-            own = held_graph_bytes(
-                sizes.graph, sizes.widths, found.num_nodes, found.num_edges, values_a_row=_row_values(sizes)
-            )
-        held, largest_held = held + own, max(largest_held, own)
-    worst = max(plans, key=lambda plan: plan.host_bytes)
-    lane_sum = LANE_SUM_BYTES * sizes.num_weights
-    return replace(
-        worst,
-        host_bytes=worst.host_bytes + held - largest_held + lane_sum,
-        formula=f"{format_bytes(held - largest_held)} of other tasks' graphs; {worst.formula}",
+    """The graphs of all tasks in memory, and the epochs over each."""
+    lane_sum, held = LANE_SUM_BYTES * sizes.num_weights, [_held_graph(sizes, task) for task in sizes.tasks]
+    plans = []
+    for task, own in zip(sizes.tasks, held, strict=True):
+        others = sum(held) - own
+        plan = plan_task_graph(sizes, task, max(room_bytes - others - lane_sum, 0), is_alone=False)
+        formula = f"{format_bytes(others)} of other tasks' graphs; {plan.formula}"
+        plans.append(replace(plan, host_bytes=plan.host_bytes + others + lane_sum, formula=formula))
+    return max(plans, key=lambda plan: plan.host_bytes)
+
+
+def _held_graph(sizes: RunSizes, task: Task) -> int:
+    """A graph's memory between two epochs; where there are several, what is passed along edges is in files."""
+    found = sizes.graph_of(task, seen=sizes.config.tasks.inter_task_edges)
+    if _in_blocks(sizes, found.num_nodes):
+        return edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges)
+    return held_graph_bytes(
+        sizes.graph, sizes.widths, found.num_nodes, found.num_edges, values_a_row=_row_values(sizes)
     )
 
 
@@ -99,17 +96,17 @@ def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
     """What a method is told of a task."""
     config = sizes.config
     found = sizes.graph_of(task, seen=config.tasks.inter_task_edges)
-    num_rows = int(task.train_ids.size)
-    if config.learn.train_as == "gcn":
-        training = plan_task_graph(sizes, task, room_bytes)
-    else:
-        training = plan_rows_of(sizes, num_rows, room_bytes)
+    num_rows = task.num_train
+    training, least = (
+        plan_task_graph(sizes, task, room) if config.learn.train_as == "gcn" else plan_rows_of(sizes, num_rows, room)
+        for room in (room_bytes, 0)
+    )
     return TaskSizes(
         num_nodes=found.num_nodes,
         num_edges=found.num_edges,
         edge_bytes=edge_bytes_of(sizes.graph, found.num_nodes, found.num_edges),
         num_rows=num_rows,
-        num_old_rows=sum(int(one.train_ids.size) for one in sizes.stream.seen(task)[:-1]),
+        num_old_rows=sum(one.num_train for one in sizes.stream.seen(task)[:-1]),
         num_tasks=len(sizes.stream),
         widths=sizes.widths,
         stored_features=sizes.graph.num_features,
@@ -117,6 +114,7 @@ def task_sizes(sizes: RunSizes, task: Task, room_bytes: int) -> TaskSizes:
         made=sizes.made,
         epoch_bytes=plan_epoch(sizes, num_rows).host_bytes,
         training_bytes=training.host_bytes,
+        least_training_bytes=least.host_bytes,
         threads=sizes.resources.threads,
         room_bytes=room_bytes,
     )

@@ -119,6 +119,6 @@ def _plan(config: RunConfig) -> bool:
     setup = RunSetup.open(config)
     require_fit(plan_run(setup), setup, besides_bytes=own_memory_bytes())
     stream = setup.stream
-    rows = max(task.node_ids.size if config.learn.train_as == "gcn" else task.train_ids.size for task in stream)
+    rows = max(task.num_nodes if config.learn.train_as == "gcn" else task.num_train for task in stream)
     rows = max(int(rows), config.bank.budget * (len(stream) - 1))
     return 6 * rows * sum(fan_in * fan_out for fan_in, fan_out in pairwise(setup.widths)) < SMALL_EPOCH_FLOPS

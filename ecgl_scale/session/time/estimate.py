@@ -68,7 +68,7 @@ EPOCH_SECONDS, TEST_SECONDS, STEP_SECONDS = 0.001, 0.015, 0.05
 
 def with_times(plan: MemoryPlan, setup: RunSetup) -> MemoryPlan:
     """The plan with the seconds of every stage, on this machine, which is measured for about a second."""
-    num_nodes = max(int(task.node_ids.size) for task in setup.stream)
+    num_nodes = max(task.num_nodes for task in setup.stream)
     disk = setup.graph.files.directory.parent
     rates = measure_machine(disk, setup.widths, setup.config, setup.resources, num_nodes=num_nodes)
     return estimate(plan, setup, rates)
@@ -105,8 +105,8 @@ class _Work:
         self._num_features = graph.num_features
         self._outputs = [*config.learn.hidden, stream.num_classes]
         edges = count_task_edges(graph, stream)
-        own, seen = [int(task.node_ids.size) for task in stream], config.tasks.inter_task_edges
-        self._own_nodes, self._rows = own, [int(task.train_ids.size) for task in stream]
+        own, seen = [task.num_nodes for task in stream], config.tasks.inter_task_edges
+        self._own_nodes, self._rows = own, [task.num_train for task in stream]
         self._seen_nodes, self._seen_edges, self._own_edges = list(accumulate(own)), edges.seen, edges.own
         self._nodes, self._edges = (self._seen_nodes, edges.seen) if seen else (own, edges.own)
         self._is_cached = 2 * graph.manifest.total_bytes < SHARE_OF_LIMIT * tightest_limit().limit_bytes

@@ -36,6 +36,7 @@ LARGE = TaskSizes(
     made=ModelInput(),
     epoch_bytes=70 << 20,
     training_bytes=400 << 20,
+    least_training_bytes=100 << 20,
     threads=2,
     room_bytes=4 << 30,
 )
@@ -100,7 +101,7 @@ def test_detection_is_planned_where_the_graph_keeps_its_nodes(store: Path, cache
     growing = small_config(store, cache, "continualgnn", "tasks.inter_task_edges=true")
     rows_and_messages = LARGE.edge_bytes + 2 * 4 * 100 * LARGE.num_nodes
     assert method.plan(growing, LARGE).work_bytes >= rows_and_messages + 4 * 256 * LARGE.num_nodes
-    busy = replace(LARGE, training_bytes=8 << 30)  # then it is the rows of old nodes that come on top
+    busy = replace(LARGE, room_bytes=64 << 30, training_bytes=8 << 30)  # then rows of old nodes come on top
     assert method.plan(growing, busy).work_bytes >= busy.training_bytes + 4 * 100 * LARGE.num_old_rows
 
 
