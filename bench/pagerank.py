@@ -158,6 +158,7 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only-build", action="store_true")
+    parser.add_argument("--record", default="pagerank", help="the name of the record in bench/results")
     parser.add_argument("--work", type=Path, default=DEFAULT_WORK)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -166,7 +167,7 @@ def main() -> None:
             print(scale, build(arguments.work, scale), flush=True)
         return
     save(
-        "pagerank",
+        arguments.record,
         run(arguments.work, arguments.scales, arguments.peer_scales, arguments.sweeps, arguments.repeats),
     )
 

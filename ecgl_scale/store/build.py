@@ -312,7 +312,8 @@ def key_buckets(store: Path, num_buckets: int, shares: MemoryShares, *, is_share
 def require_disk(source: GraphSource, keys_hint: int, shares: MemoryShares, where: Path) -> None:
     """Refuse before the first byte if the disk is short of store and scratch together."""
     scratch = max(0, keys_hint * KEY_BYTES - shares.kept_bytes)
-    store = 8 * keys_hint + (8 + ORDER_DISK_BYTES) * source.num_nodes
+    store = 8 * keys_hint + 8 * source.num_nodes
+    store += ORDER_DISK_BYTES * source.num_nodes if may_order(BuildOptions(), keys_hint) else 0
     store += 0 if source.features is None else source.features.stored_bytes(source.num_nodes)
     store += sum(column.dtype.itemsize for column in source.number_columns) * source.num_nodes
     store += 0 if source.keys is None else KEY_DISK_BYTES * source.num_nodes

@@ -33,7 +33,7 @@ MIN_EDGES = 1 << 23
 """A sweep over fewer takes some milliseconds in any order."""
 SAMPLED_RANGES = 8
 WORTH_SHARE = 0.8
-"""Fewer lines than this share of those in natural order make a sweep faster on every graph that was measured."""
+"""At scale 20 half of the lines were saved: a sweep gained in float64, and nothing in float32 on two threads."""
 
 
 @dataclass(frozen=True)
