@@ -29,7 +29,13 @@ def test_reference_chooses_and_scores_as_the_public_code(
     adjacency[drawn.edge_index[1], drawn.edge_index[0]] = 1
     naive = NaiveReference(adjacency, drawn.x, drawn.y, is_class_il=setting == "class-il", seed=seed)
     tasks = [
-        NaiveTask(range(task.classes[0], task.classes[-1] + 1), task.node_ids, task.train_ids, task.test_ids)
+        # copies, as torch warns of arrays that cannot be written
+        NaiveTask(
+            range(task.classes[0], task.classes[-1] + 1),
+            task.node_ids.copy(),
+            task.train_ids.copy(),
+            task.test_ids.copy(),
+        )
         for task in stream
     ]
     wanted = naive.run(tasks, hidden=24, epochs=12, lr=0.02, budget=40, ratio=0.25)

@@ -135,7 +135,8 @@ def test_results_have_the_promised_keys_and_are_what_the_file_holds(finish: Run)
     )
     assert results["num_tasks"] == 3
     assert results["num_epochs"] == 3 * 12
-    assert set(results["changed"]) == {"learn.hidden", "learn.epochs", "learn.lr", "learn.scale", "bank.budget"}
+    changed = {"learn.hidden", "learn.epochs", "learn.lr", "learn.scale", "bank.budget", "tasks.eval_scope"}
+    assert set(results["changed"]) == changed
     assert [task["classes"] for task in results["tasks"]] == [[0, 1], [2, 3], [4, 5]]
     for stage in results["stages"].values():
         assert stage.keys() >= {"seconds", "peak_bytes", "planned_bytes", "read_bytes", "written_bytes"}
