@@ -41,7 +41,7 @@ NAMES = {
     "paper": "E-CGL `paper`",
     "reference": "E-CGL `reference`",
     "plus": "E-CGL `plus`",
-    "plus_ecgl": "E-CGL `plus` as it was: nodes by importance and diversity",
+    "plus_ecgl": "E-CGL `plus`, nodes by importance and diversity",
     "ssm": "SSM (as GCN)",
     "cat": "CaT (as GCN, 50 encoders)",
     "analytic": "`analytic`",
