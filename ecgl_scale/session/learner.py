@@ -176,7 +176,7 @@ class Learner:
             self.trainer.forget_kept_weights()
             self.trainer.grow_head(self._num_outputs(task.index))
         if is_new and self.method.restarts:
-            self._restart(task)
+            self.weights.take(self._new_weights(task.index).parameters())  # Adam's moments stay, as in the public code
         if is_new and self.config.learn.optimizer == "reset":
             self.trainer.reset_optimizer()
         self._look_at(task)
@@ -192,10 +192,6 @@ class Learner:
         num_old = sum(one.num_train for one in seen[:-1])
         self.context.task, shape = task, TaskShape(num_nodes, task.num_train, num_old, self.weights.widths)
         self.context.beside_segments_bytes = self.method.beside_segments_bytes(self.config, shape)
-
-    def _restart(self, task: Task) -> None:
-        """New weights in the same tensors; Adam's moments stay, as in the public code."""
-        self.weights.take(self._new_weights(task.index).parameters())
 
     @property
     def num_epochs(self) -> int:

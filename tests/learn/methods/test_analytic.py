@@ -193,8 +193,8 @@ def test_sparse_features_give_the_same_logits_whichever_way_they_are_multiplied(
         task, weights = learner.stream[2], learner.weights
         rows = learner.predictor.features_of(task)
         assert isinstance(rows, ProjectedRows) == (name == "first")
-        [seen] = learner.predictor.seen_logits(weights, task, [task.test_ids])
-        logits[name] = learner.predictor.logits(weights, task, task.test_ids), seen
+        [seen] = (np.vstack(list(blocks)) for blocks in learner.predictor.seen_logits(weights, task, [task.test_ids]))
+        logits[name] = np.vstack(list(learner.predictor.logits(weights, task, task.test_ids))), seen
         monkeypatch.setattr(ModelInput, "on", lambda made, graph, *, keeps_zeros: made)
     for one, other in zip(logits["first"], logits["last"], strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
