@@ -24,8 +24,8 @@ TILE_COLUMNS = 128
 TILE_HEIGHT = 64
 MANY_TILES = 4
 """With so many tiles of columns there is work for the threads, and g is not cut, too."""
-WHOLE_PRODUCTS = 1 << 24
-"""Fewer products (half a millisecond) are not cut: threads have to be started."""
+WHOLE_PRODUCTS = 1 << 26
+"""Fewer products (about two milliseconds) are not cut: threads have to be started."""
 
 Strip = Callable[[int], None]
 
