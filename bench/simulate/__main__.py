@@ -1,6 +1,7 @@
 """Predict stages on machines that we do not have, and check the same formulas on the one that we have.
 
     python -m bench.simulate [--scale 22] [--check-scale 24] [--nodes 1200000] [--check-nodes 3600000] [--sweeps 10]
+    python -m bench.simulate --build      the rate of building alone; the record keeps all others
 
 Rates are measured on the smaller graphs with one process; the larger ones are predicted and measured, with one process
 of all cores and with two workers of one core each, in turns with the smaller ones. The record has both, the ratio, and
@@ -10,13 +11,15 @@ the tables.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.harness import DEFAULT_WORK, save
-from bench.simulate.measure import Seconds, Stores, make_stores, measure_in_turns, rates_of
+from bench.harness import DEFAULT_WORK, RESULTS, save
+from bench.simulate.measure import Seconds, Stores, build_seconds, make_stores, measure_in_turns, rates_of
 from bench.simulate.model import Graph, Machine, Rates, as_rows, simulate
 
 GB = 1e9
@@ -36,8 +39,8 @@ CHECKED = ("sweep", "attribute", "diversity")
 
 def run(work: Path, scales: tuple[int, int], nodes: tuple[int, int], sweeps: int, repeats: int) -> dict[str, Any]:
     """Rates, the check here, and the tables."""
+    tiny = make_stores(work, TINY_SCALE, nodes[0] // 50)  # the first one: it may have to compile kernels
     small = make_stores(work, scales[0], nodes[0])
-    tiny = make_stores(work, TINY_SCALE, nodes[0] // 50)
     large = make_stores(work, scales[1], nodes[1])
     measured = measure_in_turns(small, tiny, large, work, sweeps, repeats)
     rates = rates_of(measured, small, work, repeats)
@@ -47,13 +50,29 @@ def run(work: Path, scales: tuple[int, int], nodes: tuple[int, int], sweeps: int
     ]
     for path in (*tiny.paths, *small.paths, *large.paths):
         shutil.rmtree(path)
-    tables = [
+    return {
+        "rates": asdict(rates),
+        "measured_seconds": asdict(measured),
+        "checks": checks,
+        "tables": _tables(rates),
+    }
+
+
+def build_again(work: Path, scale: int, known: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """What is known, with the rate of building measured anew, and the tables that follow."""
+    seconds, edges = build_seconds(work, scale, repeats)
+    rates = Rates(**{**known["rates"], "build_edges": edges / seconds / len(os.sched_getaffinity(0))})
+    kept = {name: known[name] for name in ("measured_seconds", "checks")}
+    return {"rates": asdict(rates), **kept, "tables": _tables(rates)}
+
+
+def _tables(rates: Rates) -> list[dict[str, Any]]:
+    return [
         {"graph": graph.name, "machines": name, "count": count, **as_rows(simulate(graph, machine, count, rates))}
         for graph in GRAPHS
         for name, machine in MACHINES.items()
         for count in COUNTS
     ]
-    return {"rates": asdict(rates), "measured_seconds": asdict(measured), "checks": checks, "tables": tables}
 
 
 def _check(stores: Stores, rates: Rates, measured: Seconds, *, num_workers: int) -> dict[str, Any]:
@@ -87,9 +106,14 @@ def main() -> None:
     parser.add_argument("--check-nodes", type=int, default=3_600_000)
     parser.add_argument("--sweeps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--build", action="store_true", help="Measure building alone.")
     parser.add_argument("--work", type=Path, default=DEFAULT_WORK / "simulate")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
+    if given.build:
+        known = json.loads((RESULTS / "simulate.json").read_text(encoding="utf-8"))
+        save("simulate", build_again(given.work, given.scale, known, given.repeats))
+        return
     found = run(
         given.work, (given.scale, given.check_scale), (given.nodes, given.check_nodes), given.sweeps, given.repeats
     )

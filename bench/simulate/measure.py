@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import time
 from collections.abc import Callable
@@ -54,6 +55,17 @@ def make_stores(work: Path, scale: int, nodes: int) -> Stores:
     made = run_measured(ecgl("generate", "sbm", str(sbm), *options))
     run_measured(ecgl("generate", "sbm", str(bare), *options, "--average-degree", "0.1"))
     return Stores(kron, _graph(built.stdout), sbm, _graph(made.stdout), bare, built.seconds)
+
+
+def build_seconds(work: Path, scale: int, repeats: int) -> tuple[float, int]:
+    """Median seconds of building a Kronecker graph, and its edges; a first one loads kernels and is not counted."""
+    store, seconds, edges = work / "built.ecgl", [], 0
+    for _ in range(repeats + 1):
+        built = run_measured(ecgl("generate", "kron", str(store), "--scale", str(scale), "--overwrite", "--json"))
+        seconds.append(built.seconds)
+        edges = json.loads(built.stdout)["num_edges"]
+    shutil.rmtree(store)
+    return statistics.median(seconds[1:]), edges
 
 
 def _graph(stdout: str) -> Graph:
