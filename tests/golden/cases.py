@@ -192,7 +192,8 @@ RUNS = (
     _run("ergnn-reference", "dense", "method=ergnn", "ergnn.reference=true", "setting=task-il"),
     _run("ergnn-coverage", "sparse", "method=ergnn", "ergnn.select=cm"),
     _run("ssm-degree", "sparse", "method=ssm", "ssm.select=degree", *METHODS["ssm"]),
-    _run("cat-sparse", "sparse", "method=cat", *METHODS["cat"], "cat.real_nodes=5"),
+    # Real means of so few rows have other last digits on processors of another family (26 instead of the record's).
+    _run("cat-sparse", "sparse", "method=cat", *METHODS["cat"], "cat.real_nodes=5", promises_bits=False),
 )  # fmt: skip
 
 CASES: tuple[Case, ...] = (*STORES, *RANKS, *RUNS)
