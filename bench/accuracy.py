@@ -67,37 +67,52 @@ GRAPHS: dict[str, Graph] = {
     "debian_packages": Graph(tasks=("tasks.classes_per_task=4",), **DEBIAN),  # type: ignore[arg-type]
     "debian_arrival": Graph(tasks=("tasks.kind=time", "tasks.column=first_release"), **DEBIAN),  # type: ignore[arg-type]
 }
+RANKED = ("bank.select=ecgl", "learn.last_layer=trained")
+"""As ``plus`` was when these rows were run."""
 ROWS: dict[str, Row] = {
     "reference_fixed": Row("reference", is_fixed=True),
     "plus": Row("plus"),
+    "plus_ecgl": Row("plus", overrides=RANKED),
     "reference": Row("reference"),
     "paper": Row("paper"),
     "joint_mlp": Row("plus", "joint"),
-    "plus_random": Row("plus", overrides=("bank.select=random",)),
-    "plus_propagated": Row("plus", overrides=("learn.features=propagated:2",)),
+    "plus_random": Row("plus", overrides=("bank.select=random", "learn.last_layer=trained")),
+    "plus_propagated": Row("plus", overrides=(*RANKED, "learn.features=propagated:2")),
 }
 UNSCALED, SCALED = "learn.scale=none", "learn.scale=row_l2"
 CHOICES: dict[str, Row] = {
-    "unscaled": Row("plus", overrides=(UNSCALED,)),
-    "row_l2": Row("plus", overrides=(SCALED,)),
-    "bias_outside": Row("plus", overrides=(UNSCALED, "learn.bias_place=outside")),
-    "replay_seen": Row("plus", overrides=(UNSCALED, "learn.replay_slice=seen")),
-    "optimizer_reset": Row("plus", overrides=(UNSCALED, "learn.optimizer=reset")),
-    "dropout": Row("plus", overrides=(UNSCALED, "learn.dropout=0.5")),
-    "kaiming": Row("plus", overrides=(UNSCALED, "learn.init=kaiming")),
-    "diversity_0": Row("plus", overrides=(UNSCALED, "bank.diversity_ratio=0.0")),
-    "diversity_50": Row("plus", overrides=(UNSCALED, "bank.diversity_ratio=0.5")),
-    "balance_task": Row("plus", overrides=(UNSCALED, "learn.balance=task")),
-    "epochs_200": Row("plus", overrides=(UNSCALED, "learn.epochs=200")),
-    "kaiming_200": Row("plus", overrides=(UNSCALED, "learn.init=kaiming", "learn.epochs=200")),
-    "row_l2_200": Row("plus", overrides=(SCALED, "learn.epochs=200")),
-    "row_l2_seen": Row("plus", overrides=(SCALED, "learn.replay_slice=seen")),
-    "row_l2_kaiming": Row("plus", overrides=(SCALED, "learn.init=kaiming")),
-    "quota_none": Row("plus", overrides=(SCALED, "bank.quota=none")),
-    "norm_sum": Row("plus", overrides=(SCALED, "infer.norm=sum")),
-    "rank_logits": Row("plus", overrides=(SCALED, "rank.features=logits")),
-    "row_l2_task": Row("plus", overrides=(SCALED, "learn.balance=task")),
-    "row_l2_outside": Row("plus", overrides=(SCALED, "learn.bias_place=outside")),
+    "unscaled": Row(
+        "plus",
+        overrides=(
+            *RANKED,
+            UNSCALED,
+        ),
+    ),
+    "row_l2": Row(
+        "plus",
+        overrides=(
+            *RANKED,
+            SCALED,
+        ),
+    ),
+    "bias_outside": Row("plus", overrides=(*RANKED, UNSCALED, "learn.bias_place=outside")),
+    "replay_seen": Row("plus", overrides=(*RANKED, UNSCALED, "learn.replay_slice=seen")),
+    "optimizer_reset": Row("plus", overrides=(*RANKED, UNSCALED, "learn.optimizer=reset")),
+    "dropout": Row("plus", overrides=(*RANKED, UNSCALED, "learn.dropout=0.5")),
+    "kaiming": Row("plus", overrides=(*RANKED, UNSCALED, "learn.init=kaiming")),
+    "diversity_0": Row("plus", overrides=(*RANKED, UNSCALED, "bank.diversity_ratio=0.0")),
+    "diversity_50": Row("plus", overrides=(*RANKED, UNSCALED, "bank.diversity_ratio=0.5")),
+    "balance_task": Row("plus", overrides=(*RANKED, UNSCALED, "learn.balance=task")),
+    "epochs_200": Row("plus", overrides=(*RANKED, UNSCALED, "learn.epochs=200")),
+    "kaiming_200": Row("plus", overrides=(*RANKED, UNSCALED, "learn.init=kaiming", "learn.epochs=200")),
+    "row_l2_200": Row("plus", overrides=(*RANKED, SCALED, "learn.epochs=200")),
+    "row_l2_seen": Row("plus", overrides=(*RANKED, SCALED, "learn.replay_slice=seen")),
+    "row_l2_kaiming": Row("plus", overrides=(*RANKED, SCALED, "learn.init=kaiming")),
+    "quota_none": Row("plus", overrides=(*RANKED, SCALED, "bank.quota=none")),
+    "norm_sum": Row("plus", overrides=(*RANKED, SCALED, "infer.norm=sum")),
+    "rank_logits": Row("plus", overrides=(*RANKED, SCALED, "rank.features=logits")),
+    "row_l2_task": Row("plus", overrides=(*RANKED, SCALED, "learn.balance=task")),
+    "row_l2_outside": Row("plus", overrides=(*RANKED, SCALED, "learn.bias_place=outside")),
 }
 """Scale, then one key at a time, those that make ``plus`` among them; all else as in ``plus``."""
 

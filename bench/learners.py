@@ -38,7 +38,7 @@ NAMES = {
     "paper": "E-CGL `paper`",
     "reference": "E-CGL `reference`",
     "plus": "E-CGL `plus`",
-    "plus_ecgl": "E-CGL `plus`, nodes by importance and diversity",
+    "plus_ecgl": "E-CGL `plus` as it was: `select: ecgl`, last layer trained",
     "ssm": "SSM (as GCN)",
     "cat": "CaT (as GCN, 50 encoders)",
     "analytic": "`analytic`",
