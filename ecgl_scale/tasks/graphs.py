@@ -152,6 +152,15 @@ class TaskGraphs:
         """All nodes of the tasks up to this one, with the edges between tasks."""
         return self._get("seen", task)
 
+    def is_all_seen(self, task: Task) -> bool:
+        """Whether tasks up to this one have all nodes of the store, which then is ``seen`` but for the scaling.
+
+        A task of an older generation, or graphs that get self loops, have other edges.
+        """
+        num_seen = sum(earlier.num_nodes for earlier in self.tasks.seen(task))
+        is_newest = task.generation in (None, self.graph.generation)
+        return num_seen == self.graph.num_nodes and is_newest and not self.self_loops
+
     def node_ids(self, task: Task, *, scope: str = "own") -> Ids:
         """Ids of the nodes of ``own`` or ``seen``, ascending: the graph's column ``node``."""
         if scope == "own":

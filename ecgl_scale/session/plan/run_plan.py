@@ -24,7 +24,7 @@ from ecgl_scale.learn.method.base import MethodPlan
 from ecgl_scale.session.learner import device_of
 from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_rows_of, plan_task_graph
-from ecgl_scale.session.predict import needs_seen, rows_at_once
+from ecgl_scale.session.predict import needs_seen, rows_at_once, tests_on_store
 from ecgl_scale.session.scoring import scoring_bytes
 from ecgl_scale.session.setup import RunSetup, infer_settings
 from ecgl_scale.tasks.extract_plan import plan_extract_worker
@@ -110,6 +110,7 @@ def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
     )
     count = len(sizes.stream)
     seen = [task for task in sizes.stream if needs_seen(config, task.index, count)]
+    seen = [task for task in seen if not tests_on_store(config, graphs, task)]
     return replace(graphs.plan(room_bytes, seen=seen, in_degrees=sizes.degrees), stage="extract")
 
 
