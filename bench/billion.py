@@ -1,4 +1,4 @@
-"""The billion-edge job: a graph of a billion edges through every command under one budget, from generation to the report.
+"""The billion-edge job: a graph of a billion edges through every command under one budget, from its making to a report.
 
     python -m bench.billion [--nodes 32000000] [--memory 4GiB] [--kron 26] [--page report.html]
 
@@ -10,8 +10,8 @@ infer       predictions of all nodes
 report      the run's page
 kron        with ``--kron SCALE`` a Kronecker graph besides: built, verified, and five sweeps of PageRank
 
-Each is an ``ecgl`` command, watched from outside: seconds, peak of RssAnon + RssShmem, bytes read from the disk and written.
-The page cache is dropped before each. The seconds of the job are those of all commands after the generation.
+Each is an ``ecgl`` command, watched from outside: seconds, peak of RssAnon + RssShmem, bytes read from the disk and
+written. The page cache is dropped before each. The seconds of the job are those of all commands after the generation.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from ecgl_scale.units import parse_bytes
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "billion.yaml"
 NUM_CLASSES, NUM_FEATURES, DEGREE = 20, 64, 32.5
 SWEEPS = 5
+RESULTS = ("stages", "aa", "af", "aa_seen", "af_seen", "num_epochs")
+"""Of the results of the run, what the record keeps."""
 
 
 def run(work: Path, num_nodes: int, memory: str, config: Path = CONFIG) -> dict[str, Any]:
@@ -55,7 +57,9 @@ def run(work: Path, num_nodes: int, memory: str, config: Path = CONFIG) -> dict[
     for name in ("verify", "infer", "report"):
         del stages[name]["said"]
     stages["rank"] |= {"seconds_of_stages": ranked["seconds"], "sweeps": ranked["importance"]["iterations"]}
-    stages["run"] |= {key: learned[key] for key in ("stages", "aa", "af", "aa_seen", "af_seen", "num_epochs") if key in learned}
+    stages["run"] |= {
+        key: learned[key] for key in ("stages", "aa", "af", "aa_seen", "af_seen", "num_epochs") if key in learned
+    }
     peak = max(stage["peak_anon_bytes"] for stage in stages.values())
     return {
         "num_nodes": info["num_nodes"],
