@@ -42,25 +42,29 @@ class Measured:
     cpu_seconds: float = 0.0
     """Of all its threads, in user and system: what other processes on the machine change least."""
     command: tuple[str, ...] = ()
+    read_bytes: int = 0
+    """Bytes it had read from the disk when last seen: not those that the page cache had."""
 
 
 def run_measured(command: Sequence[str]) -> Measured:
     """Run a command to its end, watching its memory; a failure of it is ours too."""
     started = time.perf_counter()
-    peak = written = 0
+    peak = written = read = 0
     cpu_before = _cpu_seconds_of_children()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
     ) as child:
         while child.poll() is None:
             peak = max(peak, _anon_bytes(child.pid))
-            written = max(written, _written_bytes(child.pid))
+            written = max(written, _disk_bytes(child.pid, "write_bytes:"))
+            read = max(read, _disk_bytes(child.pid, "read_bytes:"))
             time.sleep(0.005)
         seconds = time.perf_counter() - started
         output, errors = child.communicate()
         if child.returncode:
             raise RuntimeError(f"{' '.join(command)} exited with {child.returncode}:\n{errors}")
-    return Measured(seconds, peak, written, output, _cpu_seconds_of_children() - cpu_before, tuple(command))
+    cpu_seconds = _cpu_seconds_of_children() - cpu_before
+    return Measured(seconds, peak, written, output, cpu_seconds, tuple(command), read)
 
 
 def _environment() -> dict[str, str]:
@@ -90,12 +94,12 @@ def _anon_bytes(pid: int) -> int:
     return total
 
 
-def _written_bytes(pid: int) -> int:
+def _disk_bytes(pid: int, which: str) -> int:
     try:
         lines = Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("write_bytes:")), 0)
+    return next((int(line.split()[1]) for line in lines if line.startswith(which)), 0)
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:

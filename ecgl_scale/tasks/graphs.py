@@ -35,7 +35,7 @@ from ecgl_scale.store.edges.write import RESERVE_BYTES
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.remote import is_taken
-from ecgl_scale.tasks.extract_plan import STAGE, plan_extract
+from ecgl_scale.tasks.extract_plan import STAGE, from_one_pass, plan_extract
 from ecgl_scale.tasks.part_source import TaskPart
 from ecgl_scale.tasks.parting import part_store, parted_bytes
 from ecgl_scale.tasks.scaling import Scaling
@@ -168,10 +168,14 @@ class TaskGraphs:
         return np.sort(np.concatenate([earlier.node_ids for earlier in self.tasks.seen(task)]))
 
     def plan(self, room_bytes: int, *, seen: Sequence[Task] = (), in_degrees: NDArray[Any] | None = None) -> StagePlan:
-        """What extracting the graph of each task, and of all up to those of ``seen``, needs, as if none were there."""
-        asked = [*(("own", task) for task in self.tasks), *(("seen", task) for task in seen)]
-        plans = [
-            plan_extract(
+        """What extracting the graphs of all tasks, and of all up to those of ``seen``, needs, as if none were there.
+
+        A pass over the store leaves the parts of all tasks, where they are of its newest generation; each graph of
+        ``seen`` takes one of its own.
+        """
+
+        def planned(task: Task, scope: str) -> StagePlan:
+            return plan_extract(
                 self.graph,
                 self.node_ids(task, scope=scope),
                 self_loops=self.self_loops,
@@ -180,10 +184,12 @@ class TaskGraphs:
                 threads=self._resources.threads,
                 in_degrees=in_degrees,
             )
-            for scope, task in asked
-            if task.num_nodes  # else all of its nodes are forgotten
-        ]
-        return largest(STAGE, plans)
+
+        there = [task for task in self.tasks if task.num_nodes]  # else all of its nodes are forgotten
+        own = [(self._at(task.generation) is self.graph, planned(task, "own")) for task in there]
+        together = from_one_pass(self.graph, [plan for is_newest, plan in own if is_newest])
+        alone = [plan for is_newest, plan in own if not is_newest]
+        return largest(STAGE, [*together, *alone, *(planned(task, "seen") for task in seen if task.num_nodes)])
 
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Extract the graphs of these tasks that are missing: where there are several, in one pass over the store.

@@ -90,7 +90,8 @@ class Subset:
         if features is None:
             return None
         if features.is_sparse and self.scaling.keeps_zeros:
-            stored = self.nodes.sparse_features()
+            part, width = self.part, features.num_features
+            stored = self.nodes.sparse_features() if part is None else part.sparse_source(width, origin)
 
             def scaled(max_rows: int) -> Iterator[CsrBlock]:
                 return map(self.scaling.apply_sparse, stored.blocks(max_rows))
@@ -98,7 +99,7 @@ class Subset:
             return SparseSource(features.num_features, stored.num_values, origin, scaled)
         dtype = features.dtype if self.scaling.kind == "none" else np.dtype(np.float32)
         rows: ScaledRows | PartRows = ScaledRows(self.nodes, self.scaling, self.threads)
-        if self.part is not None and not features.is_sparse:
+        if self.part is not None:
             rows = PartRows(self.part, (self.ids.size, features.num_features), features.dtype, self.scaling)
         return DenseSource(features.num_features, dtype, origin, rows.blocks, rows)
 
