@@ -200,6 +200,13 @@ def test_a_config_that_does_not_fit_its_own_memory_exits_with_4_and_a_run_inside
     assert (inside.code, inside.stdout) == (3, "")
 
 
+def test_a_run_at_a_url_keeps_it_in_the_script(config: Path) -> None:
+    written = run_cli("slurm", config, "--out", "s3://bucket/runs/one", "--time", "01:00:00")
+    assert written.code == 0, written.stderr
+    assert "\nrun=s3://bucket/runs/one\n" in written.stdout
+    assert "--job-name=one\n" in written.stdout
+
+
 def test_without_batch_system_a_script_has_no_end_unless_it_is_given(config: Path) -> None:
     free = run_cli("slurm", config, "--system", "shell")
     timed = run_cli("slurm", config, "--system", "shell", "--time", "01:00:00")
