@@ -163,6 +163,17 @@ def test_a_job_of_ranks_asks_for_what_they_exchange_besides(config: Path) -> Non
     assert f"#SBATCH --mem={asked}G" not in alone.stdout
 
 
+def test_a_job_of_workers_asks_for_what_one_of_them_needs(config: Path) -> None:
+    wide = ("--set", "learn.hidden=[2400,2400]", "--set", "threads=2")
+    written = run_cli("slurm", config, *wide, "--nodes", 2, "--engine", "dask", "--time", "01:00:00")
+    given = re.findall(r"--memory (\d+MiB)", written.stdout)
+    assert len(given) == 2
+    own, each = given
+    options = ("--workers", 2, "--worker-threads", 2, "--memory", own, "--worker-memory", each)
+    planned = run_cli("plan", config, *wide, *options)
+    assert planned.code == 0, planned.stdout
+
+
 def test_time_is_twice_the_estimate_in_quarters_of_an_hour(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for estimated, seconds in ((1.0, 1800), (900.0, 1800), (901.0, 2700), (5000.0, 10800)):
         monkeypatch.setattr(
