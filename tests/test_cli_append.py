@@ -146,7 +146,13 @@ def test_an_address_of_an_older_generation_is_exit_3(store: Path, tmp_path: Path
     assert run_cli("append", "npz", new, store).code == 0
     ran = run_cli("append", "npz", new, f"{store}#generation=0")
     assert ran.code == 3
-    assert "an append to generation 0" in ran.stderr
+    assert "the store has grown since: this is an append to generation 0" in ran.stderr
+    edges = tmp_path / "edges.csv"
+    edges.write_text("0,1\n")
+    for source in (("npz", new), ("edges", edges)):
+        ahead = run_cli("append", *source, f"{store}#generation=7")
+        assert ahead.code == 2
+        assert "the store has no generation 7" in ahead.stderr
 
 
 def test_folders_in_ogbs_layout_are_appended(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ecgl_scale.base.objects.url import require_directory
 from ecgl_scale.cli.options import IdColumn, StorePath, takes_settings
 from ecgl_scale.cli.output import Output
 from ecgl_scale.errors import UsageError
@@ -71,6 +72,7 @@ class SourceCommands:
         """{} one npz file."""
         from ecgl_scale.store.sources.npz import open_npz_source
 
+        _require_files(file, columns)
         source = open_npz_source(file, columns, self._id_column(id_column, store), adds=self.adds)
         self.use(context.obj, source, store, settings, [file])
 
@@ -85,6 +87,7 @@ class SourceCommands:
         """{} ogbn-arxiv, ogbn-products or ogbn-papers100M: OGB's raw folder or zip, or by download."""
         from ecgl_scale.store.sources.ogb import open_ogb
 
+        _require_files(name)
         with context.obj.progress() as sink:
             source = open_ogb(name, cache=cache.expanduser(), on_event=sink)
         self.use(context.obj, source, store, settings, [])
@@ -100,6 +103,7 @@ class SourceCommands:
         """{} corafull or reddit in the layout DGL publishes: files, or by download."""
         from ecgl_scale.store.sources.dgl_files import open_dgl
 
+        _require_files(name)
         with context.obj.progress() as sink:
             source = open_dgl(name, cache=cache.expanduser(), on_event=sink, adds=self.adds)
         self.use(context.obj, source, store, settings, [])
@@ -150,6 +154,7 @@ class SourceCommands:
             raise UsageError("the store to make is missing", expected="ecgl ingest edges FILE... STORE --nodes N")
         if not self.adds and (nodes == 0 or (nodes is None and features is None)):
             raise UsageError("the number of nodes is missing", expected="--nodes N, at least 1, or --features PATH")
+        _require_files(*files, features, labels, columns)
         id_column = self._id_column(id_column, store)
         if by_key and id_column is None:
             raise UsageError("--id is given, but nodes have no keys", fix="say which column has them: --id-column")
@@ -177,3 +182,10 @@ class SourceCommands:
 
         keys = read_view(store).manifest.keys
         return None if keys is None else keys.name
+
+
+def _require_files(*given: str | Path | None) -> None:
+    """Refuse URLs: a store may be at one, what it is made of is read from paths."""
+    for path in given:
+        if path is not None:
+            require_directory(path, what="reading files to ingest", fix="copy them to this machine first")

@@ -115,6 +115,7 @@ class Basis:
                 "the store is not the one that the model has learned: its classes have other names, or other numbers",
                 where=graph.path,
                 expected=f"the classes {', '.join(known)}, in this order",
+                fix="give the store that the model was trained on, or train a model on this one: ecgl run",
             )
         erased = num_erased_of(graph.manifest)
         if self.seal.num_erased is not None and erased != self.seal.num_erased:

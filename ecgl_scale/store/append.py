@@ -51,7 +51,7 @@ from ecgl_scale.store.new_generation import NewGeneration
 from ecgl_scale.store.put_generation import PutGeneration
 from ecgl_scale.store.remote import files_of
 from ecgl_scale.store.source import GraphSource
-from ecgl_scale.store.view import StoreView, split_address
+from ecgl_scale.store.view import StoreView, checked_generation, split_address
 from ecgl_scale.units import format_bytes
 
 
@@ -92,7 +92,7 @@ def append_store(
         place = PutGeneration(location, resources.on_event)
     with PeakSampler() as sampler, place as new:
         before = new.before
-        if generation is not None and generation != before.generation:
+        if checked_generation(generation, before.head, location) != before.generation:
             raise StoreError(
                 f"the store has grown since: this is an append to generation {generation}",
                 where=location,

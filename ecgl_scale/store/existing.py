@@ -81,7 +81,8 @@ def _refuse_other_labels(source: GraphSource, rows: Ids, before: StoreView, on_e
         num_new += int(np.count_nonzero((own >= 0) & (labels >= 0) & (there < 0)))
         first += len(labels)
     if num_new:
-        on_event(Note(f"{num_new:,} nodes that are there without a label have one now; the store keeps none", True))
+        nodes = "node that is" if num_new == 1 else "nodes that are"
+        on_event(Note(f"{num_new:,} {nodes} there without a label came with one; the store keeps none", True))
 
 
 def _labels_of(rows: Ids, before: StoreView) -> NDArray[np.int32]:

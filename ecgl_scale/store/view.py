@@ -74,9 +74,9 @@ def read_view(address: str | AnyPath, generation: int | None = None) -> StoreVie
     if body["format_version"] != HEAD_VERSION:
         manifest = Manifest.parse(raw, where)
         head = Head((HeadEntry.of(0, raw, manifest),))
-        return StoreView(location, head, _checked_number(wanted, head, location), manifest, hold)
+        return StoreView(location, head, checked_generation(wanted, head, location), manifest, hold)
     head = Head.from_body(body, where)
-    number = _checked_number(wanted, head, location)
+    number = checked_generation(wanted, head, location)
     raws = [_vouched(read, entry, location) for entry in head.generations[: number + 1]]
     manifest = Manifest.parse(raws[0], location / head.generations[0].manifest)
     for before, entry, text in zip(head.generations, head.generations[1:], raws[1:], strict=False):
@@ -98,7 +98,8 @@ def _counts(entry: HeadEntry) -> tuple[int, int]:
     return entry.num_nodes, entry.num_edges
 
 
-def _checked_number(wanted: int | None, head: Head, location: AnyPath) -> int:
+def checked_generation(wanted: int | None, head: Head, location: AnyPath) -> int:
+    """The number of a generation that the store has; of the newest where none is asked for."""
     newest = len(head.generations) - 1
     if wanted is None:
         return newest

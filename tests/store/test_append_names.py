@@ -129,7 +129,7 @@ def test_nodes_that_are_there_are_skipped_and_edges_find_them(tmp_path: Path, is
     found = sorted(map(tuple, graph.to_edge_index().T.tolist()))
     assert found == [(0, 1), (0, 4), (1, 3), (3, 2), (4, 1)]
     assert any("3 of 5 nodes are in the store already" in note for note in notes)
-    assert any("1 nodes that are there without a label" in note for note in notes)
+    assert any("1 node that is there without a label came with one" in note for note in notes)
     verify_store(store, at())
 
 

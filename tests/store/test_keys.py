@@ -234,6 +234,7 @@ def test_an_unknown_key_of_an_edge_is_refused_with_its_file_and_row(tmp_path: Pa
     with pytest.raises(InvalidInputError, match="'libc7' is not a key of the store") as caught:
         build_store(source, tmp_path / "g.ecgl", at())
     assert str(caught.value.where) == f"{path}, column dst, row {row}"
+    assert caught.value.fix == "correct it, or append a node with this key"
     assert not (tmp_path / "g.ecgl").exists()
 
 

@@ -16,7 +16,7 @@ Where = Callable[[int], str]
 """From a name's place in its block to its place in a file, for messages."""
 
 
-UNKNOWN = "correct it, or append the node first; nodes of the same append count as there"
+UNKNOWN = "correct it, or append a node with this key"
 
 
 def find_rows(keys: StoreKeys, names: pa.Array, where: Where) -> NDArray[np.int64]:
