@@ -19,8 +19,11 @@ from typing import Any
 
 import dask.config
 from distributed import LocalCluster, Nanny, Scheduler, Security
+from distributed.comm import get_address_host
+from distributed.comm.addressing import unparse_host_port
 from distributed.core import Status
 from distributed.exceptions import WorkerStartTimeoutError
+from distributed.utils import get_ip
 
 from ecgl_scale.engine.cluster.settings import ClusterSettings, is_open_to_others, write_scheduler_file
 from ecgl_scale.engine.cluster.tls import make_certificates, require_certificates
@@ -31,6 +34,9 @@ START_SECONDS = 60.0
 """So long is waited for a scheduler and its first worker."""
 POLL_SECONDS = 0.1
 """So often is looked whether a worker that was asked to leave is done."""
+
+PAGES = "127.0.0.1:0"
+"""Where Dask's pages are: a process has some even without a dashboard, and they ask nobody who they are."""
 
 PRELOAD = "ecgl_scale.engine.cluster.worker_signals"
 PROCESS_CONFIG = {
@@ -56,6 +62,13 @@ def start_errors(address: Any) -> Iterator[None]:
     except WorkerStartTimeoutError as error:
         raise InvalidInputError(
             "the cluster has no workers", where=address, fix="start some: `ecgl worker ADDRESS|FILE` on each machine"
+        ) from error
+    except MemoryError as error:  # the first words of a web server, read as the size of a message, are exabytes
+        raise InvalidInputError(
+            "who answers there is no scheduler",
+            where=address,
+            expected="a running Dask scheduler",
+            fix="give the address at which workers find it, not that of its dashboard",
         ) from error
     except (OSError, RuntimeError) as error:
         causes = [error, *_causes(error)]
@@ -162,7 +175,7 @@ def run_scheduler(file: Path, *, host: str, port: int, tls: Path | None) -> None
             protocol=protocol,
             security=security,
             dashboard=listens_here_only and _can_draw(),  # it asks nobody who they are
-            dashboard_address=f"{host}:0",
+            dashboard_address=PAGES,
         ) as scheduler:
             write_scheduler_file(file, scheduler.address)
             await stopped.wait()
@@ -194,7 +207,9 @@ def run_worker(
             memory_limit=0,
             local_directory=None if scratch is None else str(scratch),
             security=security,
+            host=_own_host(address),
             dashboard=False,
+            dashboard_address=PAGES,
             env=_environment(memory, threads),
             preload=_preloads(),
         ) as nanny:
@@ -211,6 +226,11 @@ def run_worker(
 
     with dask.config.set(PROCESS_CONFIG), start_errors(address):
         asyncio.run(serve())
+
+
+def _own_host(scheduler: str) -> str:
+    """The address of this machine on the way to a scheduler: a worker would listen at all that the machine has."""
+    return str(unparse_host_port(get_ip(get_address_host(scheduler))))
 
 
 async def _finish_unit(nanny: Nanny) -> None:

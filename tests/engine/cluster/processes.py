@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,9 @@ from tests.warm.process import WarmProcess
 
 ROOT = Path(__file__).parents[3]
 END_SECONDS = 30.0
+LISTENING = "0A"
+LOOPBACK = "0100007F"
+"""127.0.0.1 as the kernel writes it."""
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> bool:
@@ -54,6 +57,22 @@ def group_is_gone(leader: int) -> bool:
         path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()
     ]
     return not [fields for fields in states if int(fields[2]) == leader and fields[0] != "Z"]
+
+
+def listens_at(leader: int) -> set[str]:
+    """Addresses and ports, as the kernel writes them, at which processes of a group wait for others."""
+    own = set[str]()
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if os.getpgid(int(path.name)) == leader:
+                own |= {str(file.readlink()) for file in (path / "fd").iterdir()}
+    found = set[str]()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in own:
+                found.add(fields[1])
+    return found
 
 
 @dataclass

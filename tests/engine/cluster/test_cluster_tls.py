@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.engine.cluster.processes import Processes, end, processes, start
+from tests.engine.cluster.processes import LOOPBACK, Processes, end, listens_at, processes, start, wait_until
 from tests.faults.running import leftovers, run_cli
 from tests.warm.process import WarmProcess
 
@@ -69,6 +70,35 @@ def test_certificates_for_a_cluster_without_tls_are_refused(store: Path, tmp_pat
     ran = run_cli("rank", store, "--out", tmp_path / "x.parquet", "--scheduler", "tcp://127.0.0.1:1", *cluster.options)
     assert ran.code == 2
     assert "this cluster is not encrypted" in ran.stderr
+
+
+def test_a_web_server_is_taken_for_no_scheduler(store: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        ran = run_cli("rank", store, "--out", tmp_path / "x.parquet", "--scheduler", address)
+        answering.join()
+    assert ran.code == 3
+    assert "who answers there is no scheduler" in ran.stderr
+    assert not (tmp_path / "x.parquet").exists()
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_workers_of_a_scheduler_on_this_machine_listen_to_this_machine_alone(
+    cluster: Processes, tmp_path: Path, is_encrypted: bool
+) -> None:
+    options = cluster.options if is_encrypted else ()
+    with processes(tmp_path, 1, *options) as found:
+        (worker,) = found.workers
+        # its keeper, and the process that the keeper has started, which has pages besides
+        assert wait_until(lambda: len(listens_at(worker.pid)) >= 3)
+        assert {place.partition(":")[0] for place in listens_at(worker.pid)} == {LOOPBACK}
 
 
 def own_address() -> str | None:
