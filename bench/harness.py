@@ -23,7 +23,8 @@ from typing import Any
 
 from ecgl_scale.units import format_bytes
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS_VARIABLE = "ECGL_BENCH_RESULTS"
+RESULTS = Path(os.environ.get(RESULTS_VARIABLE, Path(__file__).parent / "results"))
 DEFAULT_WORK = Path(__file__).parent / "work"
 PACKAGES = ("ecgl-scale", "numpy", "numba", "pyarrow", "zarr", "scipy", "torch", "dgl")
 
@@ -124,7 +125,7 @@ def drop_page_cache() -> bool:
 
 def save(case: str, result: dict[str, Any]) -> Path:
     """Write the record of a case with the machine and versions it was measured on."""
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{case}.json"
     text = json.dumps({"case": case, "measured": _circumstances(), **result}, indent=1) + "\n"
     written = path.with_suffix(f".{os.getpid()}.tmp")
@@ -143,7 +144,7 @@ def _circumstances() -> dict[str, Any]:
             versions[name] = None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=RESULTS.parent
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
     )
     return {
         "command": _command(sys.orig_argv[1:]),
@@ -151,7 +152,7 @@ def _circumstances() -> dict[str, Any]:
         "commit": commit.stdout.strip() or None,
         "cores": len(os.sched_getaffinity(0)),
         "memory": format_bytes(memory),
-        "processor": _processor(),
+        "processor": processor(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "versions": versions,
@@ -166,7 +167,8 @@ def _command(arguments: Sequence[str]) -> str:
     return " ".join(["python", *kept])
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What the machine calls its processor."""
     for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
