@@ -54,8 +54,8 @@ class Members:
         if self.kept.dtype == np.uint32:
             ids = self.kept.astype(np.int64)
         else:
-            ids = np.empty(self.size, np.int64)
-            list_nodes(self.kept, np.zeros_like(self.kept), ids)
+            ids, words = np.empty(self.size, np.int64), self.kept.view(np.uint64)
+            list_nodes(words, np.zeros_like(words), ids)
         ids += self.first
         return ids
 

@@ -92,11 +92,11 @@ class TaskPart:
                 lengths = np.fromfile(file, np.int64, first + here)
                 at = sum(num_values[: self.index]) + int(lengths[:first].sum())
                 indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[first:])])
-                arrays = []
-                for number, dtype in enumerate((np.uint32, np.float32)):
-                    file.seek(8 * num_rows + 4 * (number * total + at))
-                    arrays.append(np.fromfile(file, dtype, int(indptr[-1])))
-            found.append(CsrBlock(indptr, *arrays))
+                file.seek(8 * num_rows + 4 * at)
+                columns = np.fromfile(file, np.uint32, int(indptr[-1]))
+                file.seek(8 * num_rows + 4 * (total + at))
+                values = np.fromfile(file, np.float32, int(indptr[-1]))
+            found.append(CsrBlock(indptr, columns, values))
         return join_csr(found)
 
     def sparse_source(self, num_features: int, origin: str) -> SparseSource:

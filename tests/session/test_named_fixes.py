@@ -104,7 +104,7 @@ def test_the_memory_and_the_setting_that_a_refusal_names_fit(
     except UsageError:  # settings that do not go together
         return
     with times_as_large(factor):
-        enough = planned(setup, changed(config, "memory=1PB")).peak_bytes
+        enough = planned(setup, changed(config, f"memory={1 << 50}")).peak_bytes
         tight = changed(config, f"memory={max(int(short * enough), MIB)}")
         plan = planned(setup, tight)
         if plan.fits:  # with less room it needs less
