@@ -59,6 +59,13 @@ class TasksConfig(Section):
         json_schema_extra=values("three numbers from 0 to 1 that sum to 1"),
     )
     inter_task_edges: bool = Field(default=False, description="Keep edges between nodes of different tasks.")
+    context: str = Field(
+        default="none",
+        pattern=r"^(none|all|hops:[1-9][0-9]?)$",
+        description="Unlabelled nodes that come into the graphs of tasks as neighbours, never trained on, remembered "
+        "or scored: those from which at most L edges lead to a node of the task, or all.",
+        json_schema_extra=values("`none`, `hops:L` with L from 1 to 99, or `all`"),
+    )
     eval_scope: Literal["task", "seen", "both"] = Field(
         default="both",
         description="Score on each task's own subgraph, which tells the model which task a node is of; or on the whole "
@@ -78,7 +85,6 @@ class TasksConfig(Section):
     score: Literal["test", "valid"] = Field(
         default="test", description="Nodes that are scored. Choose settings on `valid`, report on `test`."
     )
-
     keep_tests: bool = Field(
         default=False,
         description="Keep each task's graph in the model, so that updates still test on it, and methods that train on "

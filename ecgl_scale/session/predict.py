@@ -6,6 +6,7 @@ inter_task_edges      all tasks so far           all tasks up to the tested one
 eval_scope: seen                                 all tasks so far: one graph, gone through once for all of them
 eval_scope: both                                 the one, then the other
 rows made beforehand  (the same, k hops)         the same: the layers alone, on rows made along these graphs' edges
+context               unlabelled nodes come into all of these graphs; rows are made of the tasks' own nodes alone
 """
 
 from __future__ import annotations
@@ -95,40 +96,48 @@ class Predictor:
         """The graph a task is trained and ranked on, and the ids of its nodes."""
         if self._config.tasks.inter_task_edges:
             return self._graphs.seen(task), self._graphs.node_ids(task, scope="seen")
-        return self._graphs.own(task), task.node_ids
+        return self._graphs.own(task), self._graphs.node_ids(task)
 
     def own_name(self, task: Task) -> str:
         """Tells the task's own graph, with its features, from all others."""
         return self._graphs.own(task).path.name
 
     def features_of(self, task: Task) -> AnyFeatures | InputRows:
-        """The model's input for the task's nodes, in ascending order of their ids."""
+        """The model's input for the task's nodes; ``rows_of`` says where a node's is."""
         if self._made.is_made:
             return self._propagated_features(task)
         return self._graphs.own(task).require_features()
+
+    def rows_of(self, task: Task, ids: Ids) -> Ids:
+        """Rows of some of the task's own nodes in ``features_of``."""
+        has_all = self._made.is_made or self._graphs.context.is_none
+        return positions_of(task.node_ids, ids) if has_all else _rows_of(self._graphs.own(task), ids)
 
     def _propagated_features(self, task: Task) -> InputRows:
         if task.index not in self._propagated:
             graph, nodes = self.training_graph(task)
             own = None
-            if nodes.size > task.node_ids.size:
-                own = self._graphs.own(task), positions_of(nodes, task.node_ids)
+            if nodes.size > task.num_nodes:
+                alone = self._graphs.own(task) if self._graphs.context.is_none else None
+                own = alone, positions_of(nodes, task.node_ids)
             self._propagated[task.index] = self._propagate(graph, own, f"propagated-{task.index}")
         return self._propagated[task.index]
 
     def _features_of_all_seen(self, after: Task) -> InputRows:
-        """Propagated features of all nodes seen so far, along all edges among them.
+        """Propagated features of all tasks' own nodes seen so far, along all edges among them and their context.
 
         Only those of the last task asked for are kept: with every task there are more nodes and more edges.
         """
         if self._of_all_seen is None or self._of_all_seen[0] != after.index:
             self._of_all_seen = None
             shutil.rmtree(self._work / f"propagated-seen-{after.index - 1}", ignore_errors=True)
-            graph = self._graphs.seen(after)
-            self._of_all_seen = after.index, self._propagate(graph, None, f"propagated-seen-{after.index}")
+            graph, part = self._graphs.seen(after), None
+            if not self._graphs.context.is_none:
+                part = None, _rows_of(graph, self._graphs.labelled_ids(after, "seen"))
+            self._of_all_seen = after.index, self._propagate(graph, part, f"propagated-seen-{after.index}")
         return self._of_all_seen[1]
 
-    def _propagate(self, graph: GraphStore, own: tuple[GraphStore, Ids] | None, name: str) -> InputRows:
+    def _propagate(self, graph: GraphStore, own: tuple[GraphStore | None, Ids] | None, name: str) -> InputRows:
         """Rows from files: those of all tasks are needed to the end, and memory is for the task at work."""
         directory = self._work / name
         directory.mkdir(parents=True, exist_ok=True)
@@ -161,8 +170,10 @@ class Predictor:
         graph = self._graphs.seen(after)
         if self._made.is_made:
             features = self._features_of_all_seen(after)
+            nodes = None if self._graphs.context.is_none else self._graphs.labelled_ids(after, "seen")
             for ids in asked:
-                yield self._mlp(weights, features, _rows_of(graph, ids))
+                rows = _rows_of(graph, ids) if nodes is None else positions_of(nodes, ids)
+                yield self._mlp(weights, features, rows)
         else:
             yield from self._infer(weights, graph, asked)
 
