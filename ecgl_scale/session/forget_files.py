@@ -10,6 +10,7 @@ left behind    run.log and notes in events.jsonl, as text may name a node; earli
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,8 @@ class ForgettingFiles:
         context = self._basis.saved.config.tasks.context
         if context == "none" or not unknown.size:
             return
-        try:
+        with suppress(EcglError):  # without the store nobody knows which of them have a label
             unknown = unknown[read_column(GraphStore.open(self._store), LABEL, unknown) < 0]
-        except EcglError:
-            pass  # without the store nobody knows which of them have a label
         if unknown.size:
             raise UsageError(
                 f"{unknown.size:,} of the nodes are in no task of the model and have no label, and with tasks.context "

@@ -93,7 +93,7 @@ class ContextFinder:
             yield level
 
     def _at(self, generation: int | None) -> tuple[GraphStore, NodeSet]:
-        """The store as it was, and its nodes without a label. The last one stays: neighbouring tasks are often alike."""
+        """The store as it was, and its nodes without a label. The last one stays, as for ``TaskGraphs``."""
         if self._found is None or self._found[0] != generation:
             graph = at_generation(self._graph, generation)
             self._found = generation, graph, unlabelled_nodes(graph)

@@ -25,11 +25,12 @@ def plan_context_graphs(sizes: RunSizes, room_bytes: int, *, num_seen: int) -> S
 
 def _plan_each(sizes: RunSizes, counted: CountedGraphs, room_bytes: int) -> list[StagePlan]:
     config, ids = sizes.config, counted.largest.ids
+    scaling = Scaling("none" if config.learn.scale == "none" else "row_l2")  # rows are float32 by any that changes them
     worst = plan_extract(
         sizes.graph,
         ids,
         self_loops=config.rank.self_loops,
-        scaling=Scaling("none" if config.learn.scale == "none" else "row_l2"),  # rows are float32 by any that changes them
+        scaling=scaling,
         room_bytes=room_bytes,
         threads=sizes.resources.threads,
         in_degrees=sizes.degrees,
