@@ -1,6 +1,6 @@
 """What lifts E-CGL's own training: variants of the preset ``plus``, each with one thing changed, on validation nodes.
 
-    python -m bench.ablation [--graphs ...] [--rows ...] [--settings class-il] [--seeds 0-2] [--epochs 100]
+    python -m bench.ablation [--graphs ...] [--rows ...] [--settings class-il] [--seeds 0-2] [--epochs 100] [--jobs 2]
     python -m bench.ablation --table       the table of README.md, from the record
 
 As ``bench.accuracy``, which has the graphs; tests are made after the last task, in both scopes. Variants that are no
@@ -9,15 +9,12 @@ part of the product are methods of ``bench.ablation_methods``. What is in the re
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from bench import harness
-from bench.accuracy import DATA, EPOCHS, GRAPHS, SETTINGS, Record, Row, make_jobs, parse_seeds, run
+from bench.accuracy import GRAPHS, Row
+from bench.accuracy_command import Case, run_case
 
-CASE = "ablation"
 ALL = ("tasks.eval_scope=both", "tasks.evaluate=last")
 METHODS = "bench.ablation_methods"
 
@@ -88,34 +85,8 @@ def _cell(row: dict[str, Any] | None) -> str:
     return f"{own} / {seen} ({row['aa']['n']})"
 
 
-def main() -> None:
-    """Run the case and keep its record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graphs", nargs="+", choices=list(GRAPHS), default=list(GRAPHS))
-    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["class-il"])
-    parser.add_argument("--seeds", type=parse_seeds, default=[0, 1, 2])
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--table", action="store_true", help="Print the record as Markdown and run nothing.")
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--work", type=Path, default=harness.DEFAULT_WORK / CASE)
-    arguments = parser.parse_args()
-    if arguments.table:
-        print(render(Record(CASE).rows))
-        return
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    jobs = make_jobs(
-        arguments.graphs,
-        {name: ROWS[name] for name in arguments.rows},
-        arguments.settings,
-        arguments.seeds,
-        data=arguments.data,
-        work=arguments.work,
-        epochs=arguments.epochs,
-        score="valid",
-    )
-    run(list(jobs), Record(CASE))
+CASE = Case("ablation", __doc__, ROWS, num_seeds=3, score="valid", render=render)
 
 
 if __name__ == "__main__":
-    main()
+    run_case(CASE)

@@ -12,11 +12,8 @@ with ``--again``. A seed draws split, weights and batches; with the fixed splits
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import multiprocessing
 import shutil
-import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
+from bench.accuracy_record import Job, Record
 from bench.accuracy_table import render
-from ecgl_scale.config.schema import NOT_IN_DIGEST, RunConfig, config_from_mapping
 from ecgl_scale.engine.threads import available_cores
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 SETTINGS = ("task-il", "class-il")
 EPOCHS = 100
-MEASURES = ("aa", "af", "aa_seen", "af_seen", "aa_micro", "seconds", "cpu_seconds", "peak_bytes")
 
 
 @dataclass(frozen=True)
@@ -71,60 +67,54 @@ GRAPHS: dict[str, Graph] = {
     "debian_packages": Graph(tasks=("tasks.classes_per_task=4",), **DEBIAN),  # type: ignore[arg-type]
     "debian_arrival": Graph(tasks=("tasks.kind=time", "tasks.column=first_release"), **DEBIAN),  # type: ignore[arg-type]
 }
+RANKED = ("bank.select=ecgl", "learn.last_layer=trained")
+"""As ``plus`` was when these rows were run."""
 ROWS: dict[str, Row] = {
     "reference_fixed": Row("reference", is_fixed=True),
     "plus": Row("plus"),
+    "plus_ecgl": Row("plus", overrides=RANKED),
     "reference": Row("reference"),
     "paper": Row("paper"),
     "joint_mlp": Row("plus", "joint"),
-    "plus_random": Row("plus", overrides=("bank.select=random",)),
-    "plus_propagated": Row("plus", overrides=("learn.features=propagated:2",)),
+    "plus_random": Row("plus", overrides=("bank.select=random", "learn.last_layer=trained")),
+    "plus_propagated": Row("plus", overrides=(*RANKED, "learn.features=propagated:2")),
 }
 UNSCALED, SCALED = "learn.scale=none", "learn.scale=row_l2"
 CHOICES: dict[str, Row] = {
-    "unscaled": Row("plus", overrides=(UNSCALED,)),
-    "row_l2": Row("plus", overrides=(SCALED,)),
-    "bias_outside": Row("plus", overrides=(UNSCALED, "learn.bias_place=outside")),
-    "replay_seen": Row("plus", overrides=(UNSCALED, "learn.replay_slice=seen")),
-    "optimizer_reset": Row("plus", overrides=(UNSCALED, "learn.optimizer=reset")),
-    "dropout": Row("plus", overrides=(UNSCALED, "learn.dropout=0.5")),
-    "kaiming": Row("plus", overrides=(UNSCALED, "learn.init=kaiming")),
-    "diversity_0": Row("plus", overrides=(UNSCALED, "bank.diversity_ratio=0.0")),
-    "diversity_50": Row("plus", overrides=(UNSCALED, "bank.diversity_ratio=0.5")),
-    "balance_task": Row("plus", overrides=(UNSCALED, "learn.balance=task")),
-    "epochs_200": Row("plus", overrides=(UNSCALED, "learn.epochs=200")),
-    "kaiming_200": Row("plus", overrides=(UNSCALED, "learn.init=kaiming", "learn.epochs=200")),
-    "row_l2_200": Row("plus", overrides=(SCALED, "learn.epochs=200")),
-    "row_l2_seen": Row("plus", overrides=(SCALED, "learn.replay_slice=seen")),
-    "row_l2_kaiming": Row("plus", overrides=(SCALED, "learn.init=kaiming")),
-    "quota_none": Row("plus", overrides=(SCALED, "bank.quota=none")),
-    "norm_sum": Row("plus", overrides=(SCALED, "infer.norm=sum")),
-    "rank_logits": Row("plus", overrides=(SCALED, "rank.features=logits")),
-    "row_l2_task": Row("plus", overrides=(SCALED, "learn.balance=task")),
-    "row_l2_outside": Row("plus", overrides=(SCALED, "learn.bias_place=outside")),
+    "unscaled": Row(
+        "plus",
+        overrides=(
+            *RANKED,
+            UNSCALED,
+        ),
+    ),
+    "row_l2": Row(
+        "plus",
+        overrides=(
+            *RANKED,
+            SCALED,
+        ),
+    ),
+    "bias_outside": Row("plus", overrides=(*RANKED, UNSCALED, "learn.bias_place=outside")),
+    "replay_seen": Row("plus", overrides=(*RANKED, UNSCALED, "learn.replay_slice=seen")),
+    "optimizer_reset": Row("plus", overrides=(*RANKED, UNSCALED, "learn.optimizer=reset")),
+    "dropout": Row("plus", overrides=(*RANKED, UNSCALED, "learn.dropout=0.5")),
+    "kaiming": Row("plus", overrides=(*RANKED, UNSCALED, "learn.init=kaiming")),
+    "diversity_0": Row("plus", overrides=(*RANKED, UNSCALED, "bank.diversity_ratio=0.0")),
+    "diversity_50": Row("plus", overrides=(*RANKED, UNSCALED, "bank.diversity_ratio=0.5")),
+    "balance_task": Row("plus", overrides=(*RANKED, UNSCALED, "learn.balance=task")),
+    "epochs_200": Row("plus", overrides=(*RANKED, UNSCALED, "learn.epochs=200")),
+    "kaiming_200": Row("plus", overrides=(*RANKED, UNSCALED, "learn.init=kaiming", "learn.epochs=200")),
+    "row_l2_200": Row("plus", overrides=(*RANKED, SCALED, "learn.epochs=200")),
+    "row_l2_seen": Row("plus", overrides=(*RANKED, SCALED, "learn.replay_slice=seen")),
+    "row_l2_kaiming": Row("plus", overrides=(*RANKED, SCALED, "learn.init=kaiming")),
+    "quota_none": Row("plus", overrides=(*RANKED, SCALED, "bank.quota=none")),
+    "norm_sum": Row("plus", overrides=(*RANKED, SCALED, "infer.norm=sum")),
+    "rank_logits": Row("plus", overrides=(*RANKED, SCALED, "rank.features=logits")),
+    "row_l2_task": Row("plus", overrides=(*RANKED, SCALED, "learn.balance=task")),
+    "row_l2_outside": Row("plus", overrides=(*RANKED, SCALED, "learn.bias_place=outside")),
 }
 """Scale, then one key at a time, those that make ``plus`` among them; all else as in ``plus``."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run: a cell of the table and a seed."""
-
-    graph: str
-    row: str
-    setting: str
-    seed: int
-    mapping: dict[str, Any]
-    overrides: tuple[str, ...]
-    work: Path
-    threads: int = 1
-
-    @property
-    def config(self) -> RunConfig:
-        """What is run."""
-        # two processes may not extract a graph to one place at the same time
-        cache = self.work / f"tasks-{multiprocessing.current_process().name}"
-        return config_from_mapping({**self.mapping, "cache": str(cache)}, overrides=self.overrides)
 
 
 def ingest(name: str, data: Path, work: Path) -> Path:
@@ -177,25 +167,6 @@ def make_jobs(
                     yield Job(name, row_name, setting, seed, mapping, tuple(overrides), work, threads)
 
 
-def settings_of(config: RunConfig) -> dict[str, Any]:
-    """The keys of a config that change results, whatever machine it is on and whatever its seed."""
-    mapping: dict[str, Any] = json.loads(json.dumps(config.to_mapping(), default=str))
-    for key in (*NOT_IN_DIGEST, "store", "seed"):
-        section, _, name = key.rpartition(".")
-        del (mapping[section] if section else mapping)[name]
-    is_of_ecgl = config.method == "ecgl" or ":" in config.method
-    if not is_of_ecgl:
-        mapping["bank"]["select"] = "ecgl"  # others do not ask, whatever the preset says
-    if not is_of_ecgl or mapping["learn"]["last_layer"] == "trained":  # as before there was this key
-        del mapping["learn"]["last_layer"]
-    return mapping
-
-
-def digest_of(config: RunConfig) -> str:
-    """Tells whether a value in the record is of this config."""
-    return hashlib.sha256(json.dumps(settings_of(config), sort_keys=True).encode()).hexdigest()[:16]
-
-
 def run_job(job: Job) -> dict[str, Any]:
     """One run of the pipeline; its directory is not kept."""
     import torch
@@ -224,65 +195,15 @@ def run_job(job: Job) -> dict[str, Any]:
     }
 
 
-class Record:
-    """``results/<case>.json``, kept while it grows."""
-
-    def __init__(self, case: str) -> None:
-        self._case = case
-        path = harness.RESULTS / f"{case}.json"
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        self.rows: list[dict[str, Any]] = found.get("rows", [])
-
-    def row_of(self, job: Job) -> dict[str, Any]:
-        """The row of a run, made new where there is none of its config."""
-        wanted = (job.graph, job.row, job.setting)
-        config = job.config
-        digest = digest_of(config)
-        for row in self.rows:
-            if (row["graph"], row["row"], row["setting"]) == wanted:
-                if row["digest"] == digest:
-                    return row
-                self.rows.remove(row)
-                break
-        row = dict(zip(("graph", "row", "setting"), wanted, strict=True))
-        self.rows.append({**row, "digest": digest, "config": settings_of(config), "seeds": {}})
-        return self.rows[-1]
-
-    def has(self, job: Job) -> bool:
-        """Whether this run is in the record."""
-        return str(job.seed) in self.row_of(job)["seeds"]
-
-    def add(self, job: Job, result: dict[str, Any]) -> None:
-        """Put in a run, and write."""
-        row = self.row_of(job)
-        row["seeds"][str(job.seed)] = result
-        runs = [row["seeds"][seed] for seed in sorted(row["seeds"], key=int)]
-        for name in MEASURES:
-            if any(name in run for run in runs):
-                row[name] = describe([run.get(name) for run in runs])
-        self.save()
-
-    def save(self) -> None:
-        """Write what there is."""
-        rows = [row for row in self.rows if row["seeds"]]
-        harness.save(self._case, {"accuracy": "macro, percent", "rows": rows})
-
-
-def describe(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean, population deviation (as the reference code's tables) and all values; nothing where there is none."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return {"mean": None, "std": None, "n": 0, "all": []}
-    return {"mean": statistics.fmean(known), "std": statistics.pstdev(known), "n": len(known), "all": known}
-
-
 def run(jobs: Sequence[Job], record: Record, *, processes: int = 1, again: bool = False) -> None:
     """Run what is not in the record yet, and put it there."""
     waiting = [job for job in jobs if again or not record.has(job)]
     print(f"{len(waiting)} of {len(jobs)} runs to do", flush=True)
     if processes == 1:
         for job in waiting:
-            _finish(record, job, run_job(job))
+            record.read()
+            if again or not record.has(job):  # another process may have done it since
+                _finish(record, job, run_job(job))
         return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         running = {pool.submit(run_job, job): job for job in waiting}

@@ -15,11 +15,12 @@ MEASURED: dict[tuple[str, str], tuple[float, float]] = {
 """AA and AF of the public reference code on the fixed splits (design notes, protocol.md)."""
 NAMES = {
     "plus": "`plus`",
+    "plus_ecgl": "`plus` as it was: `select: ecgl`, last layer trained",
     "reference": "`reference`",
     "paper": "`paper`",
     "joint_mlp": "joint, trained as MLP",
-    "plus_random": "`plus`, `select: random`",
-    "plus_propagated": "`plus`, `features: propagated:2`",
+    "plus_random": "the same, `select: random`",
+    "plus_propagated": "the same, `features: propagated:2`",
 }
 Rows = Sequence[dict[str, Any]]
 

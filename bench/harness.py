@@ -122,9 +122,10 @@ def save(case: str, result: dict[str, Any]) -> Path:
     """Write the record of a case with the machine and versions it was measured on."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{case}.json"
-    path.write_text(
-        json.dumps({"case": case, "measured": _circumstances(), **result}, indent=1) + "\n", encoding="utf-8"
-    )
+    text = json.dumps({"case": case, "measured": _circumstances(), **result}, indent=1) + "\n"
+    written = path.with_suffix(f".{os.getpid()}.tmp")
+    written.write_text(text, encoding="utf-8")
+    written.replace(path)  # whoever reads it now finds a whole record
     print(f"wrote {path}")
     return path
 

@@ -9,19 +9,16 @@ On a task's own graph a model is told which classes are near; on the graph of al
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from bench import harness
-from bench.accuracy import DATA, EPOCHS, GRAPHS, SETTINGS, Record, Row, make_jobs, parse_seeds, run
-from ecgl_scale.engine.threads import available_cores
+from bench.accuracy import Row
+from bench.accuracy_command import Case, run_case
 from ecgl_scale.units import format_bytes
 
-RECORD = "learners"
 BOTH = ("tasks.eval_scope=both",)
-PLAIN = (*BOTH, "bank.select=ecgl", "learn.features=raw")
+PLAIN = (*BOTH, "bank.select=ecgl", "learn.last_layer=trained", "learn.features=raw")
 """Rows that are compared with stay the same when a default of ``plus`` changes."""
 AS_GCN = (*PLAIN, "learn.train_as=gcn")
 ROWS: dict[str, Row] = {
@@ -41,7 +38,7 @@ NAMES = {
     "paper": "E-CGL `paper`",
     "reference": "E-CGL `reference`",
     "plus": "E-CGL `plus`",
-    "plus_ecgl": "E-CGL `plus`, nodes by importance and diversity",
+    "plus_ecgl": "E-CGL `plus` as it was: `select: ecgl`, last layer trained",
     "ssm": "SSM (as GCN)",
     "cat": "CaT (as GCN, 50 encoders)",
     "analytic": "`analytic`",
@@ -51,7 +48,7 @@ NAMES = {
 """In the order of the tables."""
 
 
-def render(rows: list[dict[str, Any]]) -> str:
+def render(rows: Sequence[dict[str, Any]]) -> str:
     """A table for each graph and setting."""
     parts = []
     for graph, setting in dict.fromkeys((row["graph"], row["setting"]) for row in rows):
@@ -81,35 +78,8 @@ def _cell(row: dict[str, Any], accuracy: str, forgetting: str) -> str:
     )
 
 
-def main() -> None:
-    """Run the case and keep its record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graphs", nargs="+", choices=list(GRAPHS), default=list(GRAPHS))
-    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["class-il"])
-    parser.add_argument("--seeds", type=parse_seeds, default=list(range(5)))
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--jobs", type=int, default=1, help="Processes; the cores are shared among them.")
-    parser.add_argument("--table", action="store_true", help="Print the record as Markdown and run nothing.")
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--work", type=Path, default=harness.DEFAULT_WORK / "learners")
-    arguments = parser.parse_args()
-    if arguments.table:
-        print(render(Record(RECORD).rows))
-        return
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    jobs = make_jobs(
-        arguments.graphs,
-        {name: ROWS[name] for name in arguments.rows},
-        arguments.settings,
-        arguments.seeds,
-        data=arguments.data,
-        work=arguments.work,
-        epochs=arguments.epochs,
-        threads=max(available_cores() // arguments.jobs, 1),
-    )
-    run(list(jobs), Record(RECORD), processes=arguments.jobs)
+CASE = Case("learners", __doc__, ROWS, num_seeds=5, score="test", render=render)
 
 
 if __name__ == "__main__":
-    main()
+    run_case(CASE)

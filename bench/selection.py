@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bench import accuracy, harness
-from bench.accuracy import DATA, EPOCHS, Job, Record, Row, parse_seeds
+from bench.accuracy import DATA, EPOCHS, Row, parse_seeds
+from bench.accuracy_record import Job, Record
 from ecgl_scale.config.choices import Select
 
 CASE = "selection"
 SETTING = "class-il"
 SELECTS: tuple[str, ...] = get_args(Select)
 BUDGETS = (20, 50, 100, 300)
+ALL_ELSE = ("learn.last_layer=trained", "tasks.eval_scope=task")
+"""As this record has had it from the beginning."""
 GRAPHS = ("amazon_photo", "cora_ml", "amazon_computers", "coauthor_cs")
 
 
@@ -36,7 +39,7 @@ def make_jobs(
 ) -> Iterator[Job]:
     """Every run that is wanted, one seed of all before the next seed."""
     rows = {
-        f"{select}-{budget}": Row("plus", overrides=(f"bank.select={select}", f"bank.budget={budget}"))
+        f"{select}-{budget}": Row("plus", overrides=(f"bank.select={select}", f"bank.budget={budget}", *ALL_ELSE))
         for budget in budgets
         for select in selects
     }

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench import ablation, accuracy, harness
+from bench.accuracy_record import Record
 
 NUM_NODES, NUM_CLASSES = 80, 4
 
@@ -26,8 +27,8 @@ def test_every_variant_is_run_in_both_scopes_and_rendered(tmp_path: Path, monkey
     places = {"data": tmp_path, "work": work}
     jobs = list(accuracy.make_jobs(["tiny"], ablation.ROWS, ["class-il"], [0], **places, epochs=2, score="valid"))
     assert {job.row for job in jobs} == set(ablation.NAMES)
-    accuracy.run(jobs, accuracy.Record(ablation.CASE))
-    lines = ablation.render(accuracy.Record(ablation.CASE).rows).splitlines()
+    accuracy.run(jobs, Record(ablation.CASE.name))
+    lines = ablation.render(Record(ablation.CASE.name).rows).splitlines()
     assert lines[2] == "| | tiny |"
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines[4:]] == list(ablation.NAMES.values())
     assert all(line.endswith("(1) |") and line.count("±") == 2 for line in lines[4:])

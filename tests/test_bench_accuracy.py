@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bench import accuracy, harness, learners
+from bench.accuracy_record import Job, Record, digest_of
 from bench.accuracy_table import render
 
 NUM_NODES, NUM_CLASSES = 80, 4
@@ -32,7 +33,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_bench: None) -> P
     return directory
 
 
-def make_jobs(data: Path, *, epochs: int = 2, score: str = "test") -> list[accuracy.Job]:
+def make_jobs(data: Path, *, epochs: int = 2, score: str = "test") -> list[Job]:
     work = data.parent / "work"
     work.mkdir(exist_ok=True)
     rows = {name: accuracy.ROWS[name] for name in WANTED}
@@ -43,11 +44,11 @@ def make_jobs(data: Path, *, epochs: int = 2, score: str = "test") -> list[accur
 def test_a_record_is_filled_gone_on_with_and_rendered(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs = make_jobs(data)
     assert len(jobs) == 8
-    accuracy.run(jobs[:3], accuracy.Record("accuracy"))
+    accuracy.run(jobs[:3], Record("accuracy"))
     assert "3 of 3 runs to do" in capsys.readouterr().out
-    accuracy.run(jobs, accuracy.Record("accuracy"))
+    accuracy.run(jobs, Record("accuracy"))
     assert "5 of 8 runs to do" in capsys.readouterr().out
-    rows = accuracy.Record("accuracy").rows
+    rows = Record("accuracy").rows
     assert [(row["row"], row["setting"]) for row in rows] == [
         (name, setting) for name in WANTED for setting in ("task-il", "class-il")
     ]
@@ -64,11 +65,11 @@ def test_a_record_is_filled_gone_on_with_and_rendered(data: Path, capsys: pytest
 
 
 def test_values_of_another_config_are_not_taken_for_done(data: Path) -> None:
-    record = accuracy.Record("accuracy")
+    record = Record("accuracy")
     first, other = make_jobs(data)[4], make_jobs(data, epochs=3)[4]
     accuracy.run([first], record)
     assert record.has(first)
-    assert accuracy.digest_of(first.config) != accuracy.digest_of(other.config)
+    assert digest_of(first.config) != digest_of(other.config)
     assert not record.has(other)
 
 
@@ -88,8 +89,8 @@ def test_learners_are_tested_both_ways_and_rendered(data: Path, monkeypatch: pyt
     monkeypatch.setattr(learners, "ROWS", {name: learners.ROWS[name] for name in ("analytic", "plus")})
     jobs = list(accuracy.make_jobs(["tiny"], learners.ROWS, ["class-il"], [0], data=data, work=work, epochs=2))
     narrow = [replace(job, overrides=(*job.overrides, "analytic.width=16")) for job in jobs]
-    accuracy.run(narrow, accuracy.Record(learners.RECORD))
-    rows = accuracy.Record(learners.RECORD).rows
+    accuracy.run(narrow, Record(learners.CASE.name))
+    rows = Record(learners.CASE.name).rows
     assert [row["row"] for row in rows] == ["analytic", "plus"]
     assert all(0 <= row["aa_seen"]["mean"] <= 100 and row["peak_bytes"]["mean"] > 0 for row in rows)
     table = learners.render(rows)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench import accuracy, harness, selection
+from bench.accuracy_record import Record
 
 NUM_NODES, NUM_CLASSES = 80, 4
 
@@ -35,10 +36,10 @@ def test_every_selection_is_run_at_every_budget_and_rendered(data: Path, capsys:
     assert {(job.config.setting, job.config.preset, job.config.learn.epochs) for job in jobs} == {
         ("class-il", "plus", 2)
     }
-    accuracy.run(jobs[:10], accuracy.Record(selection.CASE))
-    accuracy.run(jobs[:11], accuracy.Record(selection.CASE))
+    accuracy.run(jobs[:10], Record(selection.CASE))
+    accuracy.run(jobs[:11], Record(selection.CASE))
     assert "1 of 11 runs to do" in capsys.readouterr().out
-    table = selection.render(accuracy.Record(selection.CASE).rows)
+    table = selection.render(Record(selection.CASE).rows)
     lines = table.splitlines()
     assert [line.split(" |")[0] for line in lines[2:]] == ["| tiny, 4", "| tiny, 6"]
     assert lines[2].count("(2)") == 3

@@ -20,11 +20,12 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
             "reduction": "sum",
             "replay_slice": "own",
             "head": "grow",
+            "last_layer": "trained",
             "init": "torch",
             "optimizer": "carry",
             "bias_place": "inside",
         },
-        "bank": {"quota": "none", "refill": False},
+        "bank": {"quota": "none", "select": "ecgl", "refill": False},
         "rank": {
             "features": "raw",
             "dangling": "uniform",
@@ -45,11 +46,12 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
             "reduction": "mean",
             "replay_slice": "seen",
             "head": "whole",
+            "last_layer": "trained",
             "init": "kaiming",
             "optimizer": "carry",
             "bias_place": "inside",
         },
-        "bank": {"quota": "none", "refill": False},
+        "bank": {"quota": "none", "select": "ecgl", "refill": False},
         "rank": {
             "features": "logits",
             "dangling": "reset",
@@ -61,7 +63,7 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
         },
         "infer": {"norm": "sum"},
     },
-    # what we advise: the paper's method with a budget for each class and one balanced loss
+    # what we advise: the paper's method with a budget for each class, nodes that stand for it, and one balanced loss
     "plus": {
         "tasks": {"eval_scope": "both"},
         "learn": {
@@ -70,11 +72,12 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
             "reduction": "mean",
             "replay_slice": "own",
             "head": "grow",
+            "last_layer": "solved",
             "init": "torch",
             "optimizer": "carry",
             "bias_place": "inside",
         },
-        "bank": {"quota": "class", "refill": True},
+        "bank": {"quota": "class", "select": "herding", "refill": True},
         "rank": {
             "features": "raw",
             "dangling": "uniform",
@@ -87,3 +90,7 @@ PRESETS: dict[str, dict[str, dict[str, object]]] = {
         "infer": {"norm": "sym"},
     },
 }
+
+BEFORE: dict[str, dict[str, object]] = {"learn": {"head": "whole", "last_layer": "trained"}}
+"""What was done before there were these keys, whatever the preset. A section that names all its other keys was written
+by a run of that time, and goes on as it began."""

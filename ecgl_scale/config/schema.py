@@ -21,7 +21,7 @@ from ecgl_scale.config.keys import NOT_CHANGES, NOT_IN_DIGEST, SECTIONS
 from ecgl_scale.config.kinds import Location, Memory, Size
 from ecgl_scale.config.messages import usage_error
 from ecgl_scale.config.method_sections import describe_methods_key, is_method, method_names, section_classes
-from ecgl_scale.config.presets import DEFAULT_PRESET, PRESETS
+from ecgl_scale.config.presets import BEFORE, DEFAULT_PRESET, PRESETS
 from ecgl_scale.config.sections import (
     BankConfig,
     EngineConfig,
@@ -122,6 +122,8 @@ class RunConfig(Section):
             own = filled.get(section)
             own = {} if own is None else own  # `learn:` with all its lines commented out
             usual = preset.get(section, {})
+            if isinstance(own, Mapping) and _is_older(section, own):
+                usual = {**usual, **BEFORE[section]}
             if isinstance(own, Mapping) and own.get("keep_tests") is True:
                 usual = {**usual, "eval_scope": "task"}  # graphs of single tasks are what can be kept
             filled[section] = {**usual, **own} if isinstance(own, Mapping) else own
@@ -180,6 +182,15 @@ class RunConfig(Section):
                 del mapping["tasks"][key]
         mapping = {name: value for name, value in mapping.items() if value != {}}  # a section that changes no result
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
+
+
+def _is_older(section: str, given: Mapping[str, Any]) -> bool:
+    """Whether a run has written this section before it had all the keys it has."""
+    later, kind = BEFORE.get(section, {}), RunConfig.model_fields[section].annotation
+    if not later or kind is None or later.keys() <= given.keys():
+        return False
+    known = {entry.alias or name for name, entry in kind.model_fields.items()}
+    return known - later.keys() <= given.keys()
 
 
 def config_class(method: object = None) -> type[RunConfig]:

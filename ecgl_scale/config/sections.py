@@ -200,7 +200,7 @@ class LearnConfig(Section):
         "first, when the task comes; or, as the public code, outputs for the classes of all tasks from the beginning.",
     )
     last_layer: Literal["trained", "solved"] = Field(
-        default="trained",
+        default="solved",
         description="The last layer as the epochs leave it, or solved for after each task (ridge regression on the "
         "hidden rows of new and remembered nodes). `ecgl` alone solves, and not with `train_as: gcn` or `hidden: []`.",
     )
@@ -246,14 +246,19 @@ class BankConfig(Section):
     """The nodes that are remembered."""
 
     budget: int = Field(default=1000, ge=0, description="Nodes remembered a task.")
-    diversity_ratio: float = Field(default=0.25, ge=0, le=1, description="Share of the budget chosen by diversity.")
+    diversity_ratio: float = Field(
+        default=0.25,
+        ge=0,
+        le=1,
+        description="Share of the budget chosen by diversity. Not used but with `select: ecgl`.",
+    )
     importance: bool = Field(default=True, description="Choose by importance. `false`: the whole budget by diversity.")
     diversity: bool = Field(default=True, description="Choose by diversity. `false`: the whole budget by importance.")
     quota: Quota = Field(
         default="class", description="The best of the whole task, or as many of each class as of any other."
     )
     select: Select = Field(
-        default="ecgl",
+        default="herding",
         description="`ecgl`: by importance and diversity. `random` ignores both rankings: an ablation. `herding` and "
         "`kmeans` choose nodes that stand for their class, by features passed along two edges: docs/ranking.md.",
     )
@@ -265,6 +270,12 @@ class BankConfig(Section):
             raise UsageError(
                 "bank.budget is 0, but bank.quota is class",
                 fix="give a budget, or set `quota: none` to remember nothing",
+            )
+        if self.select in ("herding", "kmeans") and not (self.importance and self.diversity):
+            off = "diversity" if self.importance else "importance"
+            raise UsageError(
+                f"bank.{off} is false, but bank.select is {self.select}, which ranks by neither",
+                fix="set bank.select=ecgl, which chooses by importance and diversity, or by one of them",
             )
         if not self.importance and not self.diversity and self.select == "ecgl":
             raise UsageError(

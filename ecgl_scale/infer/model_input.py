@@ -22,6 +22,9 @@ from ecgl_scale.store.graph import GraphStore
 
 SPARSE_COST = 8
 """A product along an edge or of a stored value, in those of dense matrices."""
+USUAL_EDGES, USUAL_WORDS = 20, 100
+"""Of a node with a bag of words. A store's own numbers would not do: they change as it grows, and with the way the last
+bits of rows would change, which a model must have again to forget them exactly."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +42,18 @@ class ModelInput:
     """Whether sparse features are multiplied by R before they are passed along; ``on`` says where that pays."""
 
     def on(self, graph: GraphStore, *, keeps_zeros: bool) -> ModelInput:
-        """How the input is made for a store and parts of it: the way that takes fewer operations there.
+        """How the input is made for a store and parts of it: the way that usually takes fewer operations.
 
-        Both ways agree to rounding. Which is taken follows from the store alone. ``keeps_zeros`` is whether sparse
-        features stay so when they are scaled.
+        Both ways agree to rounding. Which is taken follows from the number of words alone, which a store has for good.
+        ``keeps_zeros`` is whether sparse features stay so when they are scaled.
         """
         features = graph.features
         if features is None or not features.is_sparse or not keeps_zeros or not (self.is_stacked and self.width):
             return self
         words, width, hops = graph.num_features, self.width, self.num_hops
-        passes, values, edges = sum(range(hops + 1)), features.num_values, graph.num_edges + graph.num_nodes
-        last = graph.num_nodes * hops * words * width + SPARSE_COST * (edges * words * passes + values * width)
-        first = SPARSE_COST * (edges * (words * hops + width * passes) + values * width * (hops + 1))
+        passes = sum(range(hops + 1))
+        last = hops * words * width + SPARSE_COST * (USUAL_EDGES * words * passes + USUAL_WORDS * width)
+        first = SPARSE_COST * (USUAL_EDGES * (words * hops + width * passes) + USUAL_WORDS * width * (hops + 1))
         return replace(self, multiplies_first=first < last)
 
     @property

@@ -31,6 +31,8 @@ ABLATIONS: dict[tuple[str, Any], str] = {
     ("bank.importance", False): "without importance",
     ("bank.diversity", False): "without diversity",
     ("bank.select", "random"): "random nodes remembered",
+    ("bank.select", "ecgl"): "nodes by importance and diversity",
+    ("learn.last_layer", "trained"): "last layer trained",
     ("learn.train_as", "gcn"): "trained as GCN",
 }
 """Values that switch a part of the method off or over, and what tables call that."""

@@ -51,7 +51,8 @@ class ECGL:
     Parameters
     ----------
     hidden, epochs, lr, device, budget, diversity_ratio, setting, preset, seed, memory
-        As the config keys of the same names (docs/configuration.md).
+        As the config keys of the same names (docs/configuration.md). ``diversity_ratio`` is of banks which importance
+        and diversity choose: those of the presets ``paper`` and ``reference``.
     method
         ``ecgl``, or another to compare with.
     config

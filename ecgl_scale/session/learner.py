@@ -190,9 +190,7 @@ class Learner:
     def _look_at(self, task: Task) -> None:
         """Let the method learn this task, with the memory that it needs besides the task's rows."""
         seen = self.stream.seen(task)
-        num_nodes = sum(one.num_nodes for one in (seen if self.config.tasks.inter_task_edges else [task]))
-        if not self.graphs.context.is_none:
-            num_nodes = self.predictor.training_graph(task)[0].num_nodes
+        num_nodes = self.predictor.num_trained_on(task)
         num_old = sum(one.num_train for one in seen[:-1])
         self.context.task, shape = task, TaskShape(num_nodes, task.num_train, num_old, self.weights.widths)
         self.context.beside_segments_bytes = self.method.beside_segments_bytes(self.config, shape)

@@ -3,7 +3,8 @@
                       trained and ranked on      tested on
 eval_scope: task      the task's own subgraph    each task's own subgraph, as the papers do
 inter_task_edges      all tasks so far           all tasks up to the tested one
-eval_scope: seen                                 all tasks so far: one graph, gone through once for all of them
+eval_scope: seen                                 all tasks so far: one graph, gone through once for all of them;
+                                                 the store itself where they have all of its nodes
 eval_scope: both                                 the one, then the other
 rows made beforehand  (the same, k hops)         the same: the layers alone, on rows made along these graphs' edges
 context               unlabelled nodes come into all of these graphs; rows are made of the tasks' own nodes alone
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -34,6 +36,7 @@ from ecgl_scale.session.setup import infer_settings
 from ecgl_scale.store.features.files import AnyFeatures
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.graphs import TaskGraphs, positions_of
+from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.stream import Task
 from ecgl_scale.tasks.subset import NODE
 
@@ -51,6 +54,35 @@ def needs_seen(config: RunConfig, task: int, num_tasks: int) -> bool:
     """Whether the graph of all tasks up to this one, of so many, is trained or tested on."""
     tasks = config.tasks
     return tasks.inter_task_edges or ("seen" in tasks.scopes and tasks.tests_after(task, num_tasks))
+
+
+def tests_on_store(config: RunConfig, graphs: TaskGraphs, task: Task) -> bool:
+    """Whether the store itself is the graph of all tasks up to this one that is tested on, and needs no copy.
+
+    Sparse features that scaling makes dense are scaled once, in a copy.
+    """
+    becomes_dense = graphs.graph.has_sparse_features and config.learn.scale == "standard"
+    return graphs.is_all_seen(task) and not config.tasks.inter_task_edges and not becomes_dense
+
+
+@dataclass(frozen=True, eq=False)
+class GraphToTest:
+    """A graph that tests are made on."""
+
+    graph: GraphStore
+    scaling: Scaling | None = None
+    """How its features are scaled as they are read; a task graph has them scaled."""
+
+    def rows_of(self, ids: Ids) -> Ids:
+        """Rows of some nodes. The column ``node`` of a task graph is gone through as it is mapped."""
+        if self.scaling is not None:
+            return ids
+        rows, found = np.empty(ids.size, np.int64), 0
+        for start, nodes in self.graph.nodes.blocks(NODE) if self.graph.nodes is not None else ():
+            stop = int(np.searchsorted(ids, nodes[-1], side="right")) if nodes.size else found
+            rows[found:stop] = start + positions_of(nodes, ids[found:stop])
+            found = stop
+        return rows[:found]
 
 
 class Predictor:
@@ -81,7 +113,7 @@ class Predictor:
         """Extract the graphs of a task, unless an earlier run has."""
         self._graphs.own(task)
         if needs_seen(self._config, task.index, len(self._graphs.tasks)):
-            self._graphs.seen(task)
+            self._seen(task)
 
     def finish(self, task: Task) -> None:
         """Remove the graph of all tasks up to one that has been tested, unless it is trained on or other runs ask.
@@ -98,6 +130,13 @@ class Predictor:
             return self._graphs.seen(task), self._graphs.node_ids(task, scope="seen")
         return self._graphs.own(task), self._graphs.node_ids(task)
 
+    def num_trained_on(self, task: Task) -> int:
+        """How many nodes that graph has; without context it need not be there."""
+        is_seen = self._config.tasks.inter_task_edges
+        if not self._graphs.context.is_none:
+            return (self._graphs.seen(task) if is_seen else self._graphs.own(task)).num_nodes
+        return sum(one.num_nodes for one in (self._graphs.tasks.seen(task) if is_seen else [task]))
+
     def own_name(self, task: Task) -> str:
         """Tells the task's own graph, with its features, from all others."""
         return self._graphs.own(task).path.name
@@ -111,7 +150,7 @@ class Predictor:
     def rows_of(self, task: Task, ids: Ids) -> Ids:
         """Rows of some of the task's own nodes in ``features_of``."""
         has_all = self._made.is_made or self._graphs.context.is_none
-        return positions_of(task.node_ids, ids) if has_all else _rows_of(self._graphs.own(task), ids)
+        return positions_of(task.node_ids, ids) if has_all else GraphToTest(self._graphs.own(task)).rows_of(ids)
 
     def _propagated_features(self, task: Task) -> InputRows:
         if task.index not in self._propagated:
@@ -120,7 +159,7 @@ class Predictor:
             if nodes.size > task.num_nodes:
                 alone = self._graphs.own(task) if self._graphs.context.is_none else None
                 own = alone, positions_of(nodes, task.node_ids)
-            self._propagated[task.index] = self._propagate(graph, own, f"propagated-{task.index}")
+            self._propagated[task.index] = self._propagate(GraphToTest(graph), own, f"propagated-{task.index}")
         return self._propagated[task.index]
 
     def _features_of_all_seen(self, after: Task) -> InputRows:
@@ -131,22 +170,29 @@ class Predictor:
         if self._of_all_seen is None or self._of_all_seen[0] != after.index:
             self._of_all_seen = None
             shutil.rmtree(self._work / f"propagated-seen-{after.index - 1}", ignore_errors=True)
-            graph, part = self._graphs.seen(after), None
+            seen, part = self._seen(after), None
             if not self._graphs.context.is_none:
-                part = None, _rows_of(graph, self._graphs.labelled_ids(after, "seen"))
-            self._of_all_seen = after.index, self._propagate(graph, part, f"propagated-seen-{after.index}")
+                part = None, seen.rows_of(self._graphs.labelled_ids(after, "seen"))
+            self._of_all_seen = after.index, self._propagate(seen, part, f"propagated-seen-{after.index}")
         return self._of_all_seen[1]
 
-    def _propagate(self, graph: GraphStore, own: tuple[GraphStore | None, Ids] | None, name: str) -> InputRows:
+    def _seen(self, after: Task) -> GraphToTest:
+        """The graph of all tasks up to one: where they have all nodes of the store, that, scaled as it is read."""
+        if tests_on_store(self._config, self._graphs, after):
+            return GraphToTest(self._graphs.graph, self._graphs.scaling)
+        return GraphToTest(self._graphs.seen(after))
+
+    def _propagate(self, on: GraphToTest, own: tuple[GraphStore | None, Ids] | None, name: str) -> InputRows:
         """Rows from files: those of all tasks are needed to the end, and memory is for the task at work."""
         directory = self._work / name
         directory.mkdir(parents=True, exist_ok=True)
         return make_input_rows(
-            graph,
+            on.graph,
             self._made,
             self._mapping,
             self._resources,
             norm=self._config.infer.norm,
+            scaling=on.scaling,
             part=own,
             directory=directory,
         )
@@ -156,8 +202,7 @@ class Predictor:
         if self._made.is_made:
             yield from self._mlp(weights, self._propagated_features(on), positions_of(on.node_ids, ids))
         else:
-            seen = self._config.tasks.inter_task_edges
-            for blocks in self._infer(weights, self._graphs.seen(on) if seen else self._graphs.own(on), [ids]):
+            for blocks in self._infer(weights, GraphToTest(self.training_graph(on)[0]), [ids]):
                 yield from blocks
 
     def seen_logits(self, weights: SharedWeights, after: Task, asked: Sequence[Ids]) -> Iterator[Iterator[Matrix]]:
@@ -167,34 +212,35 @@ class Predictor:
         """
         for earlier in self._graphs.tasks.seen(after)[-2:-1]:
             self.finish(earlier)
-        graph = self._graphs.seen(after)
+        seen = self._seen(after)
         if self._made.is_made:
             features = self._features_of_all_seen(after)
             nodes = None if self._graphs.context.is_none else self._graphs.labelled_ids(after, "seen")
             for ids in asked:
-                rows = _rows_of(graph, ids) if nodes is None else positions_of(nodes, ids)
+                rows = seen.rows_of(ids) if nodes is None else positions_of(nodes, ids)
                 yield self._mlp(weights, features, rows)
         else:
-            yield from self._infer(weights, graph, asked)
+            yield from self._infer(weights, seen, asked)
 
-    def _infer(self, weights: SharedWeights, graph: GraphStore, asked: Sequence[Ids]) -> Iterator[Iterator[Matrix]]:
+    def _infer(self, weights: SharedWeights, on: GraphToTest, asked: Sequence[Ids]) -> Iterator[Iterator[Matrix]]:
         """Outputs for each of these sets of nodes of a graph, from one inference."""
         directory = self._work / "infer"
         directory.mkdir(parents=True, exist_ok=True)
         kept = self._graphs.directory
         result = infer_logits(
-            graph,
+            on.graph,
             weights.arrays(),
             self._resources,
             settings=infer_settings(self._config),
+            scaling=on.scaling,
             work_directory=directory,
             cuts_directory=kept if isinstance(kept, Path) else None,
             beside_result_bytes=max(scoring_bytes(ids.size, weights.num_classes) for ids in asked),
-            asked=AskedRows.of(_rows_of(graph, asked[0])) if len(asked) == 1 else None,
+            asked=AskedRows.of(on.rows_of(asked[0])) if len(asked) == 1 else None,
         )
         try:
             for ids in asked:
-                yield rows_in_blocks(result.logits, _rows_of(graph, ids))
+                yield rows_in_blocks(result.logits, on.rows_of(ids))
         finally:
             del result
             shutil.rmtree(directory, ignore_errors=True)
@@ -205,13 +251,3 @@ class Predictor:
             rows = torch.from_numpy(np.asarray(features[local[start : start + step]], np.float32))
             with torch.no_grad():
                 yield weights.mlp(rows.to(weights.device)).cpu().numpy()
-
-
-def _rows_of(graph: GraphStore, ids: Ids) -> Ids:
-    """Rows of some of its nodes in a task graph: its column ``node`` is gone through as it is mapped."""
-    rows, found = np.empty(ids.size, np.int64), 0
-    for start, nodes in graph.nodes.blocks(NODE) if graph.nodes is not None else ():
-        stop = int(np.searchsorted(ids, nodes[-1], side="right")) if nodes.size else found
-        rows[found:stop] = start + positions_of(nodes, ids[found:stop])
-        found = stop
-    return rows[:found]

@@ -18,12 +18,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ecgl_scale.base.objects.url import AnyPath
+from ecgl_scale.errors import StoreError
 from ecgl_scale.graph.node_set import NodeSet
 from ecgl_scale.store.edges.some_rows import SomeRows
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.nodes import LABEL
 from ecgl_scale.tasks.split import Ids
-from ecgl_scale.tasks.task_nodes import at_generation
+from ecgl_scale.tasks.subset import NODE
+from ecgl_scale.tasks.task_nodes import Task, at_generation
 
 ROWS_AT_ONCE = 1 << 16
 
@@ -110,3 +113,12 @@ def unlabelled_nodes(graph: GraphStore) -> NodeSet:
     gone = NodeSet(graph.num_nodes)
     gone.add(graph.dropped.ids)
     return found.without(gone)
+
+
+def open_kept(path: AnyPath, task: Task) -> GraphStore | None:
+    """The graph of a task that is kept at ``path``, with the context that it had; None where it is another's."""
+    try:
+        graph = GraphStore.open(path)
+        return graph if np.isin(task.node_ids, graph.column(NODE)).all() else None
+    except StoreError:
+        return None

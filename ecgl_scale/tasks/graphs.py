@@ -35,7 +35,7 @@ from ecgl_scale.store.edges.write import RESERVE_BYTES
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.remote import is_taken
-from ecgl_scale.tasks.context import NO_CONTEXT, ContextFinder, ContextRule
+from ecgl_scale.tasks.context import NO_CONTEXT, ContextFinder, ContextRule, open_kept
 from ecgl_scale.tasks.extract_plan import STAGE, plan_extract
 from ecgl_scale.tasks.part_source import TaskPart
 from ecgl_scale.tasks.parting import part_store, parted_bytes
@@ -157,6 +157,17 @@ class TaskGraphs:
         """All nodes of the tasks up to this one and their context, with the edges between tasks."""
         return self._get("seen", task)
 
+    def is_all_seen(self, task: Task) -> bool:
+        """Whether tasks up to this one, and all context, are all nodes of the store, which then is ``seen`` but for the scaling.
+
+        A task of an older generation, or graphs that get self loops, have other edges.
+        """
+        num_seen = sum(earlier.num_nodes for earlier in self.tasks.seen(task))
+        if self.context.hops is None:
+            num_seen += len(self._finder.unlabelled(task.generation))
+        is_newest = task.generation in (None, self.graph.generation)
+        return num_seen == self.graph.num_nodes and is_newest and not self.self_loops
+
     def node_ids(self, task: Task, *, scope: str = "own") -> Ids:
         """Ids of the nodes of ``own`` or ``seen``, ascending: the graph's column ``node``."""
         if self.context.is_none:
@@ -176,13 +187,7 @@ class TaskGraphs:
     def _kept_graph(self, task: Task, scope: str) -> GraphStore | None:
         """A graph that belongs to the model: it has the context that there was, which may have gone from the store."""
         path = self._kept_path(task)
-        if not self._are_kept or scope != "own" or not is_taken(path):
-            return None
-        try:
-            graph = GraphStore.open(path)
-        except StoreError:
-            return None  # it is extracted anew
-        return graph if np.isin(task.node_ids, graph.column(NODE)).all() else None  # `_opened` says what is wrong
+        return open_kept(path, task) if self._are_kept and scope == "own" and is_taken(path) else None
 
     def plan(self, room_bytes: int, *, seen: Sequence[Task] = (), in_degrees: NDArray[Any] | None = None) -> StagePlan:
         """What extracting the graph of each task, and of all up to those of ``seen``, needs, as if none were there."""

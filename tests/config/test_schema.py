@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ecgl_scale.config.docs import configuration_table, update_page
 from ecgl_scale.config.messages import keys_of
-from ecgl_scale.config.presets import PRESETS
+from ecgl_scale.config.presets import BEFORE, PRESETS
 from ecgl_scale.config.schema import (
     NOT_IN_DIGEST,
     RunConfig,
@@ -66,7 +66,7 @@ tasks:  {kind: class, classes_per_task: 4, column: null, split: seeded, fraction
          inter_task_edges: false, eval_scope: task}
 learn:  {hidden: [256], encoder: gcn, train_as: mlp, features: raw, epochs: 200, lr: 0.005, weight_decay: 0.0005,
          lambda: 1.0, balance: unified, batching: full, batch_rows: 8000, device: auto}
-bank:   {budget: 3000, diversity_ratio: 0.25, importance: true, diversity: true, quota: class, select: ecgl}
+bank:   {budget: 3000, diversity_ratio: 0.25, importance: true, diversity: true, quota: class, select: herding}
 rank:   {damping: 0.85, gamma: null, tol: 1.0e-8, max_iter: 100, dangling: uniform, features: raw}
 infer:  {backend: auto, norm: sym, partitioner: contiguous, partitions: auto}
 """,
@@ -130,6 +130,7 @@ def test_overrides_win_over_the_file_and_the_last_one_over_the_others(tmp_path: 
             "learn.lambda=1e-1",
             "learn.hidden=[8, 4]",
             "learn.features=propagated:2",
+            "bank.select=ecgl",
             "bank.importance=false",
             "memory=2GiB",
             "tasks={kind: time, column: year}",
@@ -253,13 +254,29 @@ def test_the_digest_is_of_what_changes_results() -> None:
     ],
 )
 def test_digests_are_what_they_were_so_that_runs_begun_before_go_on(overrides: tuple[str, ...], digest: str) -> None:
-    then = ("tasks.eval_scope=task", *overrides)
+    then = ("tasks.eval_scope=task", "bank.select=ecgl", "learn.last_layer=trained", *overrides)
     assert config_from_mapping({"store": "a.ecgl"}, overrides=then).digest() == digest
 
 
 def test_a_run_that_was_begun_with_a_whole_head_does_not_go_on_with_one_that_grows() -> None:
     grow, whole = (config_from_mapping(MINIMAL, overrides=[f"learn.head={head}"]) for head in ("grow", "whole"))
     assert grow.digest() != whole.digest()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("missing", [("last_layer",), ("head", "last_layer")])
+def test_a_run_that_was_begun_before_there_were_keys_goes_on_without_them(
+    preset: str, missing: tuple[str, ...]
+) -> None:
+    then = [f"preset={preset}", "learn.epochs=7", "bank.select=ecgl"]
+    then += [f"learn.{key}={BEFORE['learn'][key]}" for key in missing]
+    began = config_from_mapping(MINIMAL, overrides=then)
+    written = began.to_mapping()
+    for key in missing:
+        del written["learn"][key]
+    assert config_from_mapping(written) == began
+    del written["learn"]["lr"]  # no run has written this, so what is not in it is the preset's
+    assert config_from_mapping(written).learn.last_layer == PRESETS[preset]["learn"]["last_layer"]
 
 
 def test_the_digest_does_not_depend_on_how_a_value_was_written() -> None:

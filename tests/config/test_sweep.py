@@ -78,7 +78,7 @@ def test_keys_that_change_together_are_not_crossed_and_a_preset_still_fills_in(t
 
 def test_the_section_of_a_file_is_enough(tmp_path: Path) -> None:
     section = {
-        "variants": {"E-CGL": {}, "no importance": {"bank.importance": False}},
+        "variants": {"E-CGL": {}, "no importance": {"bank.select": "ecgl", "bank.importance": False}},
         "grid": {"setting": ["task-il", "class-il"]},
         "seeds": "0-2",
         "jobs": 1,

@@ -189,7 +189,7 @@ def test_memory_stays_within_the_plan_and_the_plan_within_the_budget(tmp_path: P
     assert plan.written_bytes >= (tmp_path / "rows" / "projected-0.rows").stat().st_size
 
 
-def test_the_way_follows_from_the_store(symmetric: GraphStore, tmp_path: Path) -> None:
+def test_the_way_follows_from_the_number_of_words(symmetric: GraphStore, tmp_path: Path) -> None:
     stacked = ModelInput(2, is_stacked=True, width=512)
     wide = stored_graph(tmp_path / "wide", draw_words(words=2000, share=0.01), "symmetric")
     assert stacked.on(wide, keeps_zeros=True) == ModelInput(2, is_stacked=True, width=512, multiplies_first=True)
@@ -199,3 +199,17 @@ def test_the_way_follows_from_the_store(symmetric: GraphStore, tmp_path: Path) -
         assert other.on(wide, keeps_zeros=True) == other
     dense = stored_graph(tmp_path / "dense", np.ones((NUM_NODES, WORDS), np.float32), "symmetric")
     assert stacked.on(dense, keeps_zeros=True) == stacked
+
+
+@pytest.mark.parametrize("words", [40, 700, 1200, 3000])
+def test_a_store_that_grows_goes_the_way_it_went(tmp_path: Path, words: int) -> None:
+    """Else rows that a model has learned before could not be subtracted to the last bit."""
+    stacked = ModelInput(2, is_stacked=True, width=512)
+    ways = set()
+    for num_edges, share in ((10, 0.01), (300, 0.03), (4000, 0.1)):
+        x = draw_words(NUM_NODES, words, share)
+        path = tmp_path / f"{num_edges}"
+        graph = GraphStore.from_edge_index(random_edges(NUM_NODES, num_edges, seed=1), x=x, path=path)
+        assert graph.features.is_sparse
+        ways.add(stacked.on(graph, keeps_zeros=True).multiplies_first)
+    assert ways == {words > 1000}

@@ -79,7 +79,7 @@ def test_some_nodes_have_the_predictions_that_all_have(store: Path, trained: Pat
 @pytest.fixture(scope="module")
 def words(drawn: Drawn, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of a graph with bags of words."""
-    x = (np.random.default_rng(1).random((len(drawn.x), 200)) < 0.03).astype(np.float32)
+    x = (np.random.default_rng(1).random((len(drawn.x), 1500)) < 0.004).astype(np.float32)
     return write_store(tmp_path_factory.mktemp("words") / "graph.ecgl", replace(drawn, x=x))
 
 

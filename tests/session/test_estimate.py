@@ -98,10 +98,19 @@ def test_more_epochs_take_longer_and_only_in_training(store: Path) -> None:
 def test_a_machine_that_does_less_in_a_second_takes_longer_where_it_matters(
     store: Path, rate: str, stages: set[str]
 ) -> None:
-    config = config_of(store, None)
+    config = config_of(store, None, "bank.select=ecgl")
     slow = replace(TYPICAL, **{rate: getattr(TYPICAL, rate) / 100})
     fast, slower = seconds_of(config), seconds_of(config, slow)
     assert {stage for stage in fast if slower[stage] > fast[stage]} == stages
+
+
+def test_herding_walks_over_rows_as_fast_as_over_edges(store: Path) -> None:
+    config = config_of(store, None, "bank.select=herding")
+    usual, by_operations, by_edges = (
+        seconds_of(config, replace(TYPICAL, **{rate: getattr(TYPICAL, rate) / slower}))["remember"]
+        for rate, slower in (("edges", 1), ("operations", 100), ("edges", 100))
+    )
+    assert usual == by_operations < by_edges
 
 
 def test_what_does_not_fit_the_page_cache_is_read_from_the_disk_again(

@@ -36,6 +36,7 @@ from tests.session.streams import (
     write_store,
 )
 
+RANKED = "bank.select=ecgl"
 PROMISED = {"aa", "af", "matrix", "setting", "method", "preset", "seed", "split_hash", "stages", "versions"}
 
 
@@ -366,19 +367,19 @@ def test_minibatches_take_a_step_each(finish: Run, drawn: Drawn) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "by_importance", "by_diversity"),
+    ("overrides", "by_importance", "by_diversity"),
     [
-        ("bank.importance=false", False, True),
-        ("bank.diversity=false", True, False),
-        ("bank.select=random", False, False),
-        ("bank.select=herding", False, False),
-        ("bank.select=kmeans", False, False),
+        ([RANKED, "bank.importance=false"], False, True),
+        ([RANKED, "bank.diversity=false"], True, False),
+        (["bank.select=random"], False, False),
+        (["bank.select=herding"], False, False),
+        (["bank.select=kmeans"], False, False),
     ],
 )
 def test_ablations_choose_as_many_nodes_by_other_scores(
-    finish: Run, override: str, by_importance: bool, by_diversity: bool
+    finish: Run, overrides: list[str], by_importance: bool, by_diversity: bool
 ) -> None:
-    usual, other = finish(FEW_EPOCHS).bank, finish(override, FEW_EPOCHS).bank
+    usual, other = finish(RANKED, FEW_EPOCHS).bank, finish(*overrides, FEW_EPOCHS).bank
     assert np.isfinite(usual.importance).any()
     assert np.isfinite(usual.diversity).any()
     assert np.isfinite(other.importance).any() == by_importance

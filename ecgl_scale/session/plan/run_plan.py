@@ -25,7 +25,7 @@ from ecgl_scale.session.learner import device_of
 from ecgl_scale.session.plan.context_graphs import plan_context_graphs
 from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_rows_of, plan_task_graph
-from ecgl_scale.session.predict import needs_seen, rows_at_once
+from ecgl_scale.session.predict import needs_seen, rows_at_once, tests_on_store
 from ecgl_scale.session.scoring import scoring_bytes
 from ecgl_scale.session.setup import RunSetup, infer_settings
 from ecgl_scale.tasks.extract_plan import plan_extract_worker
@@ -106,16 +106,18 @@ def _with_kept(stage: StagePlan, kept_bytes: int, parts: str) -> StagePlan:
 
 def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
     config, count = sizes.config, len(sizes.stream)
-    seen = [task for task in sizes.stream if needs_seen(config, task.index, count)]
-    if not sizes.context.is_none:
-        return plan_context_graphs(sizes, room_bytes, num_seen=len(seen))
     graphs = TaskGraphs(
         sizes.graph,
         sizes.stream,
         Path("tasks"),
         sizes.resources,
         self_loops=config.rank.self_loops,
+        context=sizes.context,
     )
+    seen = [task for task in sizes.stream if needs_seen(config, task.index, count)]
+    seen = [task for task in seen if not tests_on_store(config, graphs, task)]
+    if not sizes.context.is_none:
+        return plan_context_graphs(sizes, room_bytes, num_seen=len(seen))
     return replace(graphs.plan(room_bytes, seen=seen, in_degrees=sizes.degrees), stage="extract")
 
 

@@ -157,9 +157,9 @@ def test_one_pass_over_everything_gives_the_same_head_as_task_by_task(drawn, tmp
     assert np.abs(heads[0] - heads[1]).max() <= 1e-10 * np.abs(heads[0]).max()
 
 
-def in_words(drawn: Drawn, num_words: int = 200) -> Drawn:
-    """The same graph with bags of words; some nodes have none."""
-    x = (np.random.default_rng(1).random((len(drawn.x), num_words)) < 0.03).astype(np.float32)
+def in_words(drawn: Drawn, num_words: int = 1500) -> Drawn:
+    """The same graph with bags of six words or so; some nodes have none."""
+    x = (np.random.default_rng(1).random((len(drawn.x), num_words)) < 6 / num_words).astype(np.float32)
     x[::17] = 0
     return replace(drawn, x=x)
 

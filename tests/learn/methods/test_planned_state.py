@@ -107,7 +107,9 @@ def test_detection_is_planned_where_the_graph_keeps_its_nodes(store: Path, cache
 
 def test_outputs_of_all_nodes_are_planned_where_nodes_are_ranked_by_them(store: Path, cache: Path) -> None:
     by_features, by_outputs = (
-        create_method("ecgl").plan(small_config(store, cache, "ecgl", f"rank.features={kind}"), LARGE).end
+        create_method("ecgl")
+        .plan(small_config(store, cache, "ecgl", "bank.select=ecgl", f"rank.features={kind}"), LARGE)
+        .end
         for kind in ("raw", "logits")
     )
     assert by_outputs.host_bytes >= (4 * 100 + 4 * 10) * LARGE.num_nodes
