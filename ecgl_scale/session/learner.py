@@ -190,8 +190,7 @@ class Learner:
     def _look_at(self, task: Task) -> None:
         """Let the method learn this task, with the memory that it needs besides the task's rows."""
         seen = self.stream.seen(task)
-        num_nodes = self.predictor.num_trained_on(task)
-        num_old = sum(one.num_train for one in seen[:-1])
+        num_nodes, num_old = self.predictor.num_trained_on(task), sum(one.num_train for one in seen[:-1])
         self.context.task, shape = task, TaskShape(num_nodes, task.num_train, num_old, self.weights.widths)
         self.context.beside_segments_bytes = self.method.beside_segments_bytes(self.config, shape)
 

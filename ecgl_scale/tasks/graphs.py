@@ -158,7 +158,7 @@ class TaskGraphs:
         return self._get("seen", task)
 
     def is_all_seen(self, task: Task) -> bool:
-        """Whether tasks up to this one, and all context, are all nodes of the store, which then is ``seen`` but for the scaling.
+        """Whether tasks up to this one, and context, have all nodes of the store, then ``seen`` but for the scaling.
 
         A task of an older generation, or graphs that get self loops, have other edges.
         """
@@ -174,8 +174,7 @@ class TaskGraphs:
             return self.labelled_ids(task, scope)
         found = self._open.get((scope, task.index)) or self._kept_graph(task, scope)
         if found is not None and self.tasks[task.index] is task:
-            ids: Ids = found.column(NODE)
-            return ids
+            return found.column(NODE)
         return self._finder.nodes(self.labelled_ids(task, scope), self.context, task.generation)
 
     def labelled_ids(self, task: Task, scope: str) -> Ids:
