@@ -183,7 +183,7 @@ def test_graphs_have_the_same_bytes_whoever_makes_them_with_what_memory(graph, t
     ways = {
         "plain": at(threads=1),
         "threads": at(threads=4),
-        "scripted": at("2GiB", 2, executor=ScriptedExecutor(), work=tmp_path / "work"),
+        "scripted": at("2GiB", 2, executor=ScriptedExecutor(tmp_path / "counts"), work=tmp_path / "work"),
     }
     made = []
     for name, resources in ways.items():
