@@ -5,10 +5,12 @@
 footprint   a store of so many nodes with labels, few edges and no features; a process imports what a run needs, opens
             the store and draws its five tasks, and says what it holds (RssAnon + RssShmem). ``--before`` is another
             checkout of this project, of which the same is measured.
-extract     five tasks of a block model with 64 float16 features: one by one, each as if the store did not fit the page
-            cache (it is dropped before each), and in one pass. Bytes are those that the process had read from the disk
-            (``read_bytes`` of /proc/self/io), so root is needed; without it they are left out.
-rows        the rows of one task gathered from the store's own features, and read from the task graph's copy, both cold.
+extract     five tasks of a block model with 64 float16 features, and of random edges with bags of words: one by one,
+            each as if the store did not fit the page cache (it is dropped before each), and in one pass. Bytes are
+            those that the process had read from the disk (``read_bytes`` of /proc/self/io), so root is needed; without
+            it they are left out.
+rows        of dense features the rows of one task gathered from the store, and read from the task graph's copy, both
+            cold.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,8 @@ import numpy as np
 from bench.harness import DEFAULT_WORK, drop_page_cache, save
 
 NUM_CLASSES, CLASSES_PER_TASK = 20, 4
+
+NUM_WORDS, WORDS_A_NODE, DEGREE = 2000, 20, 30
 
 HOLD = """
 import json, sys
@@ -64,7 +69,31 @@ def footprint(work: Path, num_nodes: int, before: Path | None) -> dict[str, Any]
     return found
 
 
-def extract(work: Path, num_nodes: int) -> dict[str, Any]:
+def make_dense(store: Path, num_nodes: int) -> None:
+    """A block model with 64 float16 features."""
+    size = ["--nodes", str(num_nodes), "--classes", str(NUM_CLASSES), "--features", "64", "--feature-dtype", "float16"]
+    command = [sys.executable, "-m", "ecgl_scale.cli.main", "--quiet", "generate", "sbm", str(store), *size]
+    subprocess.run([*command, "--average-degree", str(DEGREE)], check=True)
+
+
+def make_sparse(store: Path, num_nodes: int) -> None:
+    """Random edges, and a few words a node."""
+    from scipy.sparse import csr_matrix
+
+    from ecgl_scale.store.graph import GraphStore
+
+    random = np.random.default_rng(0)
+    edges = random.integers(0, num_nodes, (2, DEGREE * num_nodes))
+    labels = random.integers(0, NUM_CLASSES, num_nodes).astype(np.int32)
+    # A word from each of as many equal ranges: columns ascend and none is there twice.
+    ranges = np.arange(WORDS_A_NODE) * (NUM_WORDS // WORDS_A_NODE)
+    words = (ranges + random.integers(0, NUM_WORDS // WORDS_A_NODE, (num_nodes, WORDS_A_NODE))).ravel()
+    values, ends = np.ones(words.size, np.float32), np.arange(num_nodes + 1) * WORDS_A_NODE
+    features = csr_matrix((values, words, ends), shape=(num_nodes, NUM_WORDS))
+    GraphStore.from_edge_index(edges, features, labels, store)
+
+
+def extract(work: Path, num_nodes: int, make: Callable[[Path, int], None]) -> dict[str, Any]:
     """Bytes read and seconds: a pass for each task, and one for all."""
     from ecgl_scale.engine.resources import Resources
     from ecgl_scale.store.graph import GraphStore
@@ -72,9 +101,7 @@ def extract(work: Path, num_nodes: int) -> dict[str, Any]:
     from ecgl_scale.tasks.stream import TaskStream
 
     store = work / "blocks.ecgl"
-    size = ["--nodes", str(num_nodes), "--classes", str(NUM_CLASSES), "--features", "64", "--feature-dtype", "float16"]
-    command = [sys.executable, "-m", "ecgl_scale.cli.main", "--quiet", "generate", "sbm", str(store), *size]
-    subprocess.run([*command, "--average-degree", "30"], check=True)
+    make(store, num_nodes)
     graph = GraphStore.open(store)
     stream = TaskStream.class_incremental(graph, classes_per_task=CLASSES_PER_TASK)
     edge_bytes = sum(graph.edges.file_bytes(block) for block in graph.edges.blocks())
@@ -99,7 +126,8 @@ def extract(work: Path, num_nodes: int) -> dict[str, Any]:
         found[name] = {"seconds": seconds, "read_bytes": read if is_cold else None}
         if is_cold:
             found[name]["read_of_store"] = read / graph.manifest.total_bytes
-    found["rows"] = _rows(graph, TaskGraphs(graph, stream, work / "one_pass", Resources.of("2GiB")), stream)
+    if not graph.has_sparse_features:
+        found["rows"] = _rows(graph, TaskGraphs(graph, stream, work / "one_pass", Resources.of("2GiB")), stream)
     return found
 
 
@@ -139,7 +167,12 @@ def main() -> None:
     work.mkdir(parents=True)
     try:
         held = footprint(work, arguments.nodes, arguments.before)
-        save("footprint", {"footprint": held, "extract": extract(work, arguments.edges_nodes)})
+        parts = {}
+        for name, make in {"extract": make_dense, "extract_sparse": make_sparse}.items():
+            (own := work / name).mkdir()
+            parts[name] = extract(own, arguments.edges_nodes, make)
+            shutil.rmtree(own)
+        save("footprint", {"footprint": held, **parts})
     finally:
         shutil.rmtree(work)
 

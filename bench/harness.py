@@ -23,7 +23,8 @@ from typing import Any
 
 from ecgl_scale.units import format_bytes
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS_VARIABLE = "ECGL_BENCH_RESULTS"
+RESULTS = Path(os.environ.get(RESULTS_VARIABLE, Path(__file__).parent / "results"))
 DEFAULT_WORK = Path(__file__).parent / "work"
 PACKAGES = ("ecgl-scale", "numpy", "numba", "pyarrow", "zarr", "scipy", "torch", "dgl")
 
@@ -41,25 +42,29 @@ class Measured:
     cpu_seconds: float = 0.0
     """Of all its threads, in user and system: what other processes on the machine change least."""
     command: tuple[str, ...] = ()
+    read_bytes: int = 0
+    """Bytes it had read from the disk when last seen: not those that the page cache had."""
 
 
 def run_measured(command: Sequence[str]) -> Measured:
     """Run a command to its end, watching its memory; a failure of it is ours too."""
     started = time.perf_counter()
-    peak = written = 0
+    peak = written = read = 0
     cpu_before = _cpu_seconds_of_children()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
     ) as child:
         while child.poll() is None:
             peak = max(peak, _anon_bytes(child.pid))
-            written = max(written, _written_bytes(child.pid))
+            written = max(written, _disk_bytes(child.pid, "write_bytes:"))
+            read = max(read, _disk_bytes(child.pid, "read_bytes:"))
             time.sleep(0.005)
         seconds = time.perf_counter() - started
         output, errors = child.communicate()
         if child.returncode:
             raise RuntimeError(f"{' '.join(command)} exited with {child.returncode}:\n{errors}")
-    return Measured(seconds, peak, written, output, _cpu_seconds_of_children() - cpu_before, tuple(command))
+    cpu_seconds = _cpu_seconds_of_children() - cpu_before
+    return Measured(seconds, peak, written, output, cpu_seconds, tuple(command), read)
 
 
 def _environment() -> dict[str, str]:
@@ -89,12 +94,12 @@ def _anon_bytes(pid: int) -> int:
     return total
 
 
-def _written_bytes(pid: int) -> int:
+def _disk_bytes(pid: int, which: str) -> int:
     try:
         lines = Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("write_bytes:")), 0)
+    return next((int(line.split()[1]) for line in lines if line.startswith(which)), 0)
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
@@ -120,7 +125,7 @@ def drop_page_cache() -> bool:
 
 def save(case: str, result: dict[str, Any]) -> Path:
     """Write the record of a case with the machine and versions it was measured on."""
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{case}.json"
     text = json.dumps({"case": case, "measured": _circumstances(), **result}, indent=1) + "\n"
     written = path.with_suffix(f".{os.getpid()}.tmp")
@@ -139,7 +144,7 @@ def _circumstances() -> dict[str, Any]:
             versions[name] = None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=RESULTS.parent
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
     )
     return {
         "command": _command(sys.orig_argv[1:]),
@@ -147,7 +152,7 @@ def _circumstances() -> dict[str, Any]:
         "commit": commit.stdout.strip() or None,
         "cores": len(os.sched_getaffinity(0)),
         "memory": format_bytes(memory),
-        "processor": _processor(),
+        "processor": processor(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "versions": versions,
@@ -162,7 +167,8 @@ def _command(arguments: Sequence[str]) -> str:
     return " ".join(["python", *kept])
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What the machine calls its processor."""
     for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

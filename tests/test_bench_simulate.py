@@ -45,3 +45,11 @@ def test_an_epoch_has_no_more_ranks_than_lanes() -> None:
 def test_the_record_is_what_the_formulas_give() -> None:
     row = next(row for row in RECORD["tables"] if row["graph"] == PAPERS.name and row["count"] == 16)
     assert row["sweep"]["seconds"] == pytest.approx(simulate(PAPERS, MACHINE, 16, RATES)["sweep"].seconds)
+
+
+def test_of_one_and_two_workers_every_prediction_of_the_record_is_within_a_quarter_of_what_was_measured() -> None:
+    checks = {check["num_workers"]: check for check in RECORD["checks"]}
+    assert checks.keys() == {1, 2}
+    for check in checks.values():
+        for stage in ("sweep", "attribute", "diversity"):
+            assert abs(check[stage]["predicted"] / check[stage]["measured"] - 1) <= 0.25, (check["num_workers"], stage)

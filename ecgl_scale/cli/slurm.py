@@ -84,6 +84,7 @@ def slurm(
     refuse_inside_store(request.out.absolute())
     loaded = load_config(config, [*(overrides or []), *([] if memory is None else [f"memory={memory}"])])
     if engine is JobEngine.RANKS:
-        refuse_unshared(loaded.model_copy(update={"engine": loaded.engine.model_copy(update={"ranks": nodes})}))
+        loaded = loaded.model_copy(update={"engine": loaded.engine.model_copy(update={"ranks": nodes})})
+        refuse_unshared(loaded)  # and each of them holds, besides, what it exchanges with the others
     needs = find_needs(loaded, request.engine, cores=cores, seconds=seconds)
     print(write_script(request, needs, is_timed=seconds is not None), end="")

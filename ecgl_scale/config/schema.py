@@ -29,9 +29,9 @@ from ecgl_scale.config.sections import (
     LearnConfig,
     RankConfig,
     Section,
-    TasksConfig,
     values,
 )
+from ecgl_scale.config.tasks_section import TasksConfig
 from ecgl_scale.config.text import dump_yaml, read_mapping, set_keys
 from ecgl_scale.errors import UsageError
 

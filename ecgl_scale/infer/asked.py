@@ -19,9 +19,9 @@ class AskedRows:
     """Their numbers, ascending."""
 
     @classmethod
-    def of(cls, rows: NDArray[np.int64]) -> AskedRows:
-        """Those of some rows, in any order."""
-        return cls(np.unique(rows // CHUNK_ROWS))
+    def of(cls, *sets: NDArray[np.int64]) -> AskedRows:
+        """Those of some rows, in any order; of several sets of them, those of any."""
+        return cls(np.unique(np.concatenate([np.unique(rows // CHUNK_ROWS) for rows in sets])))
 
     def any_in(self, block: Block) -> bool:
         """Whether a run that meets the block has such a row."""

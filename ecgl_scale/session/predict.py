@@ -236,7 +236,7 @@ class Predictor:
             work_directory=directory,
             cuts_directory=kept if isinstance(kept, Path) else None,
             beside_result_bytes=max(scoring_bytes(ids.size, weights.num_classes) for ids in asked),
-            asked=AskedRows.of(on.rows_of(asked[0])) if len(asked) == 1 else None,
+            asked=AskedRows.of(*map(on.rows_of, asked)),
         )
         try:
             for ids in asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +61,23 @@ def plan_extract(
         blocks=len(subset.blocks),
         setting="memory",
     )
+
+
+def from_one_pass(graph: GraphStore, plans: Sequence[StagePlan]) -> list[StagePlan]:
+    """Plans of single graphs as they are where one pass over the store parts it for all of them.
+
+    The pass reads every edge and row once and writes what each graph is then built of, which is read again once. It
+    needs no more memory than the largest of the builds, whose pieces it has.
+    """
+    if len(plans) < 2:
+        return list(plans)
+    features = graph.features
+    read_bytes = sum(graph.edges.file_bytes(block) for block in graph.edges.blocks())
+    read_bytes += 0 if features is None else features.stored_bytes
+    parted = sum(plan.written_bytes for plan in plans)
+    once = replace(plans[0], read_bytes=read_bytes, written_bytes=parted, blocks=len(graph.edges.blocks()))
+    built = [replace(plan, read_bytes=plan.written_bytes, passes=0, blocks=0) for plan in plans]
+    return [once, *built]
 
 
 def plan_extract_worker(

@@ -9,8 +9,6 @@ Memory: 4 bytes a node of the whole graph (its new number), and what the build t
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import time
@@ -36,19 +34,17 @@ from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.remote import is_taken
 from ecgl_scale.tasks.context import NO_CONTEXT, ContextFinder, ContextRule, open_kept
-from ecgl_scale.tasks.extract_plan import STAGE, plan_extract
+from ecgl_scale.tasks.extract_plan import STAGE, from_one_pass, plan_extract
 from ecgl_scale.tasks.part_source import TaskPart
 from ecgl_scale.tasks.parting import part_store, parted_bytes
 from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task, TaskStream
-from ecgl_scale.tasks.subset import NODE, Subset
+from ecgl_scale.tasks.subset import NODE, Subset, graph_key
 from ecgl_scale.tasks.task_nodes import at_generation
 
 PARTING_LOCK_NAME = ".parting.lock"
 WAIT_SECONDS = 0.2
-KEY_VERSION = 2
-"""Part of every key: a change in what is extracted makes a new one."""
 
 
 def extract_graph(
@@ -189,10 +185,14 @@ class TaskGraphs:
         return open_kept(path, task) if self._are_kept and scope == "own" and is_taken(path) else None
 
     def plan(self, room_bytes: int, *, seen: Sequence[Task] = (), in_degrees: NDArray[Any] | None = None) -> StagePlan:
-        """What extracting the graph of each task, and of all up to those of ``seen``, needs, as if none were there."""
-        asked = [*(("own", task) for task in self.tasks), *(("seen", task) for task in seen)]
-        plans = [
-            plan_extract(
+        """What extracting the graphs of all tasks, and of all up to those of ``seen``, needs, as if none were there.
+
+        A pass over the store leaves the parts of all tasks, where they are of its newest generation; each graph of
+        ``seen`` takes one of its own.
+        """
+
+        def planned(task: Task, scope: str) -> StagePlan:
+            return plan_extract(
                 self.graph,
                 self.node_ids(task, scope=scope),
                 self_loops=self.self_loops,
@@ -201,10 +201,12 @@ class TaskGraphs:
                 threads=self._resources.threads,
                 in_degrees=in_degrees,
             )
-            for scope, task in asked
-            if task.num_nodes  # else all of its nodes are forgotten
-        ]
-        return largest(STAGE, plans)
+
+        there = [task for task in self.tasks if task.num_nodes]  # else all of its nodes are forgotten
+        own = [(self._at(task.generation) is self.graph, planned(task, "own")) for task in there]
+        together = from_one_pass(self.graph, [plan for is_newest, plan in own if is_newest])
+        alone = [plan for is_newest, plan in own if not is_newest]
+        return largest(STAGE, [*together, *alone, *(planned(task, "seen") for task in seen if task.num_nodes)])
 
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Extract the graphs of these tasks that are missing: where there are several, in one pass over the store.
@@ -335,16 +337,3 @@ class TaskGraphs:
                 "a kept task graph is of another task", where=path, fix="restore the model from a copy"
             )
         return found
-
-
-def graph_key(graph: GraphStore, node_ids: Ids, *, self_loops: bool, scaling: Scaling) -> str:
-    """A name for an extracted graph: sha256 of all that its content depends on, 24 hexadecimal digits."""
-    identity: dict[str, Any] = {
-        "version": KEY_VERSION,
-        "store": graph.identity,
-        "self_loops": self_loops,
-        "scaling": scaling.to_json(),
-    }
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
-    digest.update(np.ascontiguousarray(node_ids, "<i8").data)
-    return digest.hexdigest()[:24]

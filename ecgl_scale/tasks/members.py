@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_kernels.node_set import list_nodes
+
 Ids = NDArray[np.int64]
 KEPT_IDS = 1 << 16
 
@@ -20,12 +22,13 @@ KEPT_IDS = 1 << 16
 class Members:
     """Ascending ids of some nodes. Memory: at most 4 bytes each (8 past 2^32 nodes), or a bit for each up to the last.
 
-    ``kept`` are ids, ids less the first in four bytes, or bits from the first on; None where all from the first on are.
+    ``kept`` are ids, ids less the first in four bytes, or words of bits from the first on; None where all from there on
+    are members.
     """
 
     first: int
     size: int
-    kept: NDArray[np.int64] | NDArray[np.uint32] | NDArray[np.uint8] | None
+    kept: NDArray[np.int64] | NDArray[np.uint32] | NDArray[np.uint64] | None
 
     @classmethod
     def of(cls, ids: Ids) -> Members:
@@ -36,9 +39,9 @@ class Members:
         if span == ids.size:
             return cls(first, ids.size, None)
         if span <= 8 * 4 * ids.size:
-            bits = np.zeros(span, np.bool_)
+            bits = np.zeros(-(-span // 64) * 64, np.bool_)
             bits[ids - first] = True
-            return cls(first, ids.size, np.packbits(bits))
+            return cls(first, ids.size, np.packbits(bits, bitorder="little").view("<u8"))
         return cls(first, ids.size, (ids - first).astype(np.uint32) if span <= 1 << 32 else ids)
 
     @property
@@ -51,7 +54,8 @@ class Members:
         if self.kept.dtype == np.uint32:
             ids = self.kept.astype(np.int64)
         else:
-            ids = np.flatnonzero(np.unpackbits(self.kept.view(np.uint8))).astype(np.int64, copy=False)
+            ids = np.empty(self.size, np.int64)
+            list_nodes(self.kept, np.zeros_like(self.kept), ids)
         ids += self.first
         return ids
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,9 @@ from ecgl_scale.engine.block import Block
 from ecgl_scale.engine.work import Json
 from ecgl_scale.errors import CorruptStoreError
 from ecgl_scale.store.edge_source import EdgeBlock, EdgeSource
+from ecgl_scale.store.features.csr import join_csr, to_dense
 from ecgl_scale.store.row_source import RowSource
-from ecgl_scale.store.source import AnyArray
+from ecgl_scale.store.source import AnyArray, CsrBlock, SparseSource
 from ecgl_scale.tasks.parting import LABELS_NAME, Parts, edges_name, rows_name
 from ecgl_scale.tasks.scaling import Scaling
 
@@ -60,21 +62,68 @@ class TaskPart:
         return [0, *accumulate(piece.counts[self.index] for piece in self.parts.rows)]
 
     def read_rows(self, start: int, stop: int, num_features: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Rows of the task, ``start`` up to ``stop``."""
-        found, at = np.empty((min(stop, self._row_ends[-1]) - start, num_features), dtype), start
+        """Rows of the task, ``start`` up to ``stop``, with their zeros."""
+        if self.are_sparse:
+            return to_dense(self.read_csr(start, stop), num_features)
+        found, at = np.empty((min(stop, self._row_ends[-1]) - start, num_features), dtype), 0
         row_bytes = num_features * dtype.itemsize
-        piece = bisect_right(self._row_ends, start) - 1
-        while at - start < len(found):
-            first, record = self._row_ends[piece], self.parts.rows[piece]
-            here = min(self._row_ends[piece + 1], start + len(found)) - at
-            if here:
-                path = self.parts.directory / rows_name(piece)
-                with storage_errors(path), path.open("rb") as file:
-                    file.seek((sum(record.counts[: self.index]) + at - first) * row_bytes)
-                    values = np.fromfile(file, dtype, here * num_features)
-                found[at - start : at - start + here] = values.reshape(here, num_features)
-            at, piece = at + here, piece + 1
+        for piece, first, here in self._pieces_of(start, stop):
+            before = sum(self.parts.rows[piece].counts[: self.index]) + first
+            with self._opened(piece) as file:
+                file.seek(before * row_bytes)
+                found[at : at + here] = np.fromfile(file, dtype, here * num_features).reshape(here, num_features)
+            at += here
         return found
+
+    @property
+    def are_sparse(self) -> bool:
+        """Whether rows are without their zeros."""
+        return any(piece.num_values is not None for piece in self.parts.rows)
+
+    def read_csr(self, start: int, stop: int) -> CsrBlock:
+        """Sparse rows of the task, ``start`` up to ``stop``."""
+        found = [CsrBlock(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.float32))]
+        for piece, first, here in self._pieces_of(start, stop):
+            record = self.parts.rows[piece]
+            num_values = record.num_values or [0] * len(record.counts)
+            num_rows, total, before = sum(record.counts), sum(num_values), sum(record.counts[: self.index])
+            with self._opened(piece) as file:
+                file.seek(8 * before)
+                lengths = np.fromfile(file, np.int64, first + here)
+                at = sum(num_values[: self.index]) + int(lengths[:first].sum())
+                indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[first:])])
+                arrays = []
+                for number, dtype in enumerate((np.uint32, np.float32)):
+                    file.seek(8 * num_rows + 4 * (number * total + at))
+                    arrays.append(np.fromfile(file, dtype, int(indptr[-1])))
+            found.append(CsrBlock(indptr, *arrays))
+        return join_csr(found)
+
+    def sparse_source(self, num_features: int, origin: str) -> SparseSource:
+        """The sparse rows of the task, in order."""
+
+        def blocks(max_rows: int) -> Iterator[CsrBlock]:
+            for start in range(0, self._row_ends[-1], max_rows):
+                yield self.read_csr(start, start + max_rows)
+
+        num_values = sum(piece.num_values[self.index] for piece in self.parts.rows if piece.num_values is not None)
+        return SparseSource(num_features, num_values, origin, blocks)
+
+    def _pieces_of(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Which pieces hold these rows of the task: piece, first of the task's rows there, how many."""
+        stop = min(stop, self._row_ends[-1])
+        for piece in range(bisect_right(self._row_ends, start) - 1, len(self.parts.rows)):
+            first, last = max(self._row_ends[piece], start), min(self._row_ends[piece + 1], stop)
+            if first >= stop:
+                return
+            if last > first:
+                yield piece, first - self._row_ends[piece], last - first
+
+    @contextmanager
+    def _opened(self, piece: int) -> Iterator[BinaryIO]:
+        path = self.parts.directory / rows_name(piece)
+        with storage_errors(path), path.open("rb") as file:
+            yield file
 
     def labels(self, max_rows: int) -> Iterator[NDArray[Any]]:
         """The labels of the task's nodes, in order."""

@@ -5,7 +5,8 @@ task of both its ends, a row to that of its node. Every stored edge and every ch
 the number of tasks; each piece leaves one file, in which the tasks follow each other:
 
     edges-<piece>   for each task the sources, then the targets, 4 bytes each (8 from 2^31 nodes of a task on)
-    rows-<piece>    for each task its rows, as they are stored
+    rows-<piece>    dense: for each task its rows, as they are stored
+                    sparse: values of each row, then all columns, then all values, each task by task
     labels          of every node, by its number
 
 Memory: 4 bytes a node of the whole graph, and for each thread a piece. Disk: 8 bytes an edge within a task, and the
@@ -59,9 +60,10 @@ class PartedEdges:
 
 @dataclass(frozen=True)
 class PartedRows:
-    """What a piece of rows has left: rows of each task."""
+    """What a piece of rows has left: rows of each task, and of sparse ones their values."""
 
     counts: list[int]
+    num_values: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,12 @@ class Parts:
 def parted_bytes(graph: GraphStore, num_nodes: int) -> int:
     """About what the files of a pass for so many nodes take on the disk, if all edges were within tasks."""
     features = graph.features
-    row_bytes = 0 if features is None or features.is_sparse else features.row_bytes
+    row_bytes = 0 if features is None else features.row_bytes
     return int(8 * graph.num_edges * num_nodes / graph.num_nodes) + num_nodes * (row_bytes + 8)
 
 
 def part_store(graph: GraphStore, tasks: Sequence[Task], directory: Path, resources: Resources) -> Parts:
-    """Part the edges and the dense features of a store by task; no node is of two tasks.
+    """Part the edges and the features of a store by task; no node is of two tasks.
 
     Memory: 4 bytes a node of the graph; for each thread 8 bytes an edge of a build's pieces, then 32 MiB.
     """
@@ -131,7 +133,7 @@ def part_store(graph: GraphStore, tasks: Sequence[Task], directory: Path, resour
     edge_work = PartEdgesWork(graph, numbers, firsts, directory)
     edges = _parted_edges(edge_work, block_edges, resources)
     features, rows = graph.features, []
-    if features is not None and not features.is_sparse:
+    if features is not None:
         rows = _parted_rows(PartRowsWork(graph, numbers, firsts, directory), resources)
     _part_labels(graph, numbers, int(firsts[-1]), directory)
     parts = Parts(directory, tuple(firsts.tolist()), edge_work.id_dtype.name, tuple(edges), tuple(rows))
@@ -274,12 +276,21 @@ class PartRowsWork(_PartWork, Work[None, PartedRows]):
         numbers = self._numbers[block.start : block.stop]
         places = np.flatnonzero(numbers >= 0)
         places = places[np.argsort(numbers[places], kind="stable")]
-        counts = np.diff(np.searchsorted(numbers[places], self._firsts)).tolist()
-        if places.size:
-            rows = self._graph.require_features().rows_dense(block.start + places, threads=1)
-            with atomic_file(self._directory / rows_name(block.index), is_shared=True) as path, path.open("wb") as file:
-                file.write(np.ascontiguousarray(rows).data)
-        return PartedRows(counts)
+        cuts = np.searchsorted(numbers[places], self._firsts)
+        counts, features = np.diff(cuts).tolist(), self._graph.require_features()
+        if not places.size:
+            return PartedRows(counts, [0] * len(counts) if features.is_sparse else None)
+        if not features.is_sparse:
+            self._write(block, [features.rows_dense(block.start + places, threads=1)])
+            return PartedRows(counts)
+        rows = features.rows_csr(block.start + places)
+        self._write(block, [np.diff(rows.indptr), rows.indices, rows.values])
+        return PartedRows(counts, np.diff(rows.indptr[cuts]).tolist())
+
+    def _write(self, block: Block, arrays: Sequence[NDArray[Any]]) -> None:
+        with atomic_file(self._directory / rows_name(block.index), is_shared=True) as path, path.open("wb") as file:
+            for array in arrays:
+                file.write(np.ascontiguousarray(array).data)
 
 
 def edges_name(piece: int) -> str:

@@ -53,6 +53,17 @@ def test_the_rows_that_are_asked_for_have_the_same_bits(
     assert found.read_bytes < wanted.read_bytes
 
 
+def test_what_several_ask_for_is_found_together(graph: GraphStore, tmp_path: Path) -> None:
+    """Partitions with rows of any set are computed, once, and no others."""
+    sets = [ROWS[:2], ROWS[2:], ROWS[:1]]
+    wanted, found = infer(graph, tmp_path / "all"), infer(graph, tmp_path / "some", AskedRows.of(*sets))
+    for rows in sets:
+        np.testing.assert_array_equal(found.logits[rows], wanted.logits[rows])
+    computed = [bool(found.logits[first : first + CHUNK_ROWS].any()) for first in range(0, NUM_NODES, CHUNK_ROWS)]
+    assert computed == [False, False, True, False, True]
+    assert AskedRows.of(*sets).chunks.tolist() == AskedRows.of(ROWS).chunks.tolist()
+
+
 def test_it_goes_on_wherever_it_stops(graph: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "EVERY_SECONDS", 0.0)
     asked = AskedRows.of(ROWS)

@@ -183,7 +183,7 @@ def test_builds(num_nodes: int, degree: float, threads: int) -> None:
 METHODS = [(name, train_as) for name, kind in built_in_methods().items() for train_as in kind.backbones]
 SETTINGS = [
     ("tasks.eval_scope=seen",),
-    ("rank.features=logits", "tasks.eval_scope=task", "learn.hidden=[3000]"),
+    ("bank.select=ecgl", "rank.features=logits", "tasks.eval_scope=task", "learn.hidden=[3000]"),
     ("bank.select=herding", "bank.budget=3000"),
     ("bank.select=kmeans", "bank.budget=3000"),
     ("learn.features=propagated:2", "tasks.eval_scope=both"),

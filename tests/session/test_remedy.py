@@ -81,7 +81,7 @@ def test_settings_that_keep_the_results_are_named_before_those_that_do_not(large
         checked(tight)
 
 
-@pytest.mark.parametrize(("stage", "overrides"), [("train", ("method=finetune",)), ("remember", ())])
+@pytest.mark.parametrize(("stage", "overrides"), [("train", ("method=finetune",)), ("remember", ("bank.select=ecgl",))])
 def test_where_no_setting_is_enough_only_the_memory_is_named(
     store: Path, stage: str, overrides: tuple[str, ...]
 ) -> None:

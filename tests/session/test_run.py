@@ -213,7 +213,7 @@ def test_finetune_keeps_no_bank(finish: Run) -> None:
 
 
 def test_a_budget_of_zero_is_finetuning(finish: Run) -> None:
-    forgetful = finish("bank.budget=0", "bank.quota=none")
+    forgetful = finish("bank.budget=0", "bank.quota=none", "learn.last_layer=trained")
     assert not (forgetful.path / "bank.arrow").exists()
     assert forgetful.results["matrix"] == finish("method=finetune").results["matrix"]
 

@@ -68,6 +68,15 @@ def test_a_run_may_use_what_its_worker_has(config: Path, tmp_path: Path) -> None
     assert (4 << 30) < int(given["memory"]) < (8 << 30)  # what this process holds is taken off
 
 
+def test_a_worker_that_is_too_small_for_a_run_is_refused_before_the_first_starts(config: Path, tmp_path: Path) -> None:
+    workers = ("--workers", 1, "--worker-memory", "400MiB")
+    ran = sweep(config, tmp_path / "sweep", "--grid", "learn.lambda=1,2", *workers)
+    assert ran.code == ExitCode.DOES_NOT_FIT
+    assert "give at least --worker-memory " in ran.stderr
+    assert "worker 0 on " in ran.stderr
+    assert not (tmp_path / "sweep").exists()
+
+
 @pytest.mark.usefixtures("fake")
 def test_stopped_it_stops_its_runs_elsewhere_and_goes_on_when_called_again(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

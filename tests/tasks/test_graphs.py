@@ -26,9 +26,10 @@ from ecgl_scale.store.nodes import write_columns
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store
 from ecgl_scale.tasks.extract_plan import plan_extract
-from ecgl_scale.tasks.graphs import TaskGraphs, extract_graph, graph_key, positions_of
+from ecgl_scale.tasks.graphs import TaskGraphs, extract_graph, positions_of
 from ecgl_scale.tasks.scaling import Scaling, fit_standard
 from ecgl_scale.tasks.stream import TaskStream
+from ecgl_scale.tasks.subset import graph_key
 from ecgl_scale.units import GIB, MIB
 from tests.resources import at
 from tests.store.graphs import KEEP_ALL, bytes_of, random_edges
@@ -419,13 +420,20 @@ def test_tasks_of_another_stream_are_refused(tmp_path, graph, tasks):
             graphs.own(other)
 
 
-def test_the_plan_of_all_tasks_is_the_largest_and_reads_all(tmp_path, graph, tasks):
+def test_the_plan_of_all_tasks_is_the_largest_and_reads_the_store_once(tmp_path, graph, tasks):
     graphs = TaskGraphs(graph, tasks, tmp_path, at(threads=1))
     plans = [plan_extract(graph, task.node_ids, room_bytes=GIB, threads=1) for task in tasks]
     plan = graphs.plan(GIB)
-    assert plan.written_bytes == sum(each.written_bytes for each in plans)
-    assert plan.passes == len(tasks)
-    assert graphs.plan(GIB, seen=list(graphs.tasks)).written_bytes > plan.written_bytes
+    written = sum(each.written_bytes for each in plans)
+    assert plan.host_bytes == max(each.host_bytes for each in plans)
+    assert plan.written_bytes == 2 * written, "the parts, and the graphs"
+    edge_bytes = sum(graph.edges.file_bytes(block) for block in graph.edges.blocks())
+    feature_bytes = 0 if graph.features is None else graph.features.stored_bytes
+    assert plan.read_bytes == edge_bytes + feature_bytes + written
+    assert plan.passes == 1
+    more = graphs.plan(GIB, seen=list(graphs.tasks))
+    assert more.written_bytes > plan.written_bytes
+    assert more.passes == 1 + len(tasks)
     assert list(tmp_path.iterdir()) == []
 
 

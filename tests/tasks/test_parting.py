@@ -10,7 +10,7 @@ import pytest
 from ecgl_scale.base.events import BlockFinished, StageStarted
 from ecgl_scale.engine.scripted import ScriptedExecutor
 from ecgl_scale.store.graph import GraphStore
-from ecgl_scale.store.store_source import StoreEdges, StoreRows
+from ecgl_scale.store.store_source import StoreEdges, StoreNodes, StoreRows
 from ecgl_scale.tasks import graphs as graphs_module
 from ecgl_scale.tasks.graphs import TaskGraphs
 from ecgl_scale.tasks.scaling import Scaling, fit_standard
@@ -47,15 +47,15 @@ def together(graph, directory, **chosen):
     return {task.index: bytes_of(found.own(task).path) for task in found.tasks}
 
 
-def refuse_to_read(monkeypatch, *, but=()):
+def refuse_to_read(monkeypatch):
     """Whoever reads the store's edges or rows for one task fails."""
 
     def refuse(*args):
         raise AssertionError(f"a graph was extracted by itself: {args[1:]}")
 
-    for kind in (StoreEdges, StoreRows):
-        if kind not in but:
-            monkeypatch.setattr(kind, "read", refuse)
+    monkeypatch.setattr(StoreEdges, "read", refuse)
+    monkeypatch.setattr(StoreRows, "read", refuse)
+    monkeypatch.setattr(StoreNodes, "sparse_features", refuse)
 
 
 @pytest.mark.parametrize("self_loops", [False, True])
@@ -65,8 +65,7 @@ def test_all_graphs_have_the_same_bytes(tmp_path, monkeypatch, graph, kind, self
         pytest.skip("there is nothing to scale")
     scaling = fit_standard(graph.features) if kind == "standard" else Scaling(kind)
     wanted = one_by_one(graph, tmp_path / "one", self_loops=self_loops, scaling=scaling)
-    is_gathered = graph.features is not None and graph.features.is_sparse  # sparse rows are still each task's own
-    refuse_to_read(monkeypatch, but=[StoreRows] if is_gathered else [])
+    refuse_to_read(monkeypatch)
     assert together(graph, tmp_path / "all", self_loops=self_loops, scaling=scaling) == wanted
 
 
@@ -98,8 +97,9 @@ def test_only_missing_graphs_are_written_and_a_single_one_by_itself(tmp_path, mo
     assert together(graph, tmp_path / "all") == wanted
 
 
-def test_every_edge_and_every_row_is_looked_at_once(tmp_path):
-    graph = make_store(tmp_path / "store", num_nodes=3000)
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_every_edge_and_every_row_is_looked_at_once(tmp_path, kind):
+    graph = make_store(tmp_path / "store", kind, num_nodes=3000)
     stages = []
     found = task_graphs(graph, tmp_path, resources={"on_event": stages.append})
     found.prepare(list(found.tasks))

@@ -14,7 +14,7 @@ from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.plan import StagePlan
 from ecgl_scale.learn.bank import MemoryBank
 from ecgl_scale.learn.loss import Segment
-from ecgl_scale.learn.method.base import Context, Ids, Method, MethodPlan, TaskSizes
+from ecgl_scale.learn.method.base import Context, Ids, Method, MethodPlan, TaskShape, TaskSizes
 from ecgl_scale.learn.solved_head import solve_last_layer, solving_bytes
 from ecgl_scale.learn.train import RESERVE_BYTES, AnySegment
 from ecgl_scale.rank.choose import ChooseSettings, choose_nodes, plan_choose
@@ -65,11 +65,16 @@ class Ecgl(Method):
         shutil.rmtree(journal, ignore_errors=True)
         return bank
 
+    def beside_segments_bytes(self, config: RunConfig, shape: TaskShape) -> int:
+        """Squares of the last hidden layer, where an epoch's reserve is too small for them."""
+        del shape
+        needed = solving_bytes(config.learn.hidden[-1]) if _solves_head(config) else 0
+        return needed if needed > RESERVE_BYTES else 0
+
     def plan(self, config: RunConfig, sizes: TaskSizes) -> MethodPlan:
         """The larger of the two rankings; before that the outputs of all nodes, where those are ranked by."""
-        plain = super().plan(config, sizes)
-        if _solves_head(config) and solving_bytes(sizes.widths[-2]) > RESERVE_BYTES:  # else its reserve will do
-            plain = replace(plain, work_bytes=sizes.training_bytes + solving_bytes(sizes.widths[-2]))
+        needed = sizes.training_beside(self.beside_segments_bytes(config, sizes))
+        plain = replace(super().plan(config, sizes), work_bytes=needed)
         return replace(plain, end=_plan_ranking(config, sizes)) if config.bank.budget else plain
 
 

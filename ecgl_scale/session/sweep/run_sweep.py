@@ -38,7 +38,7 @@ from ecgl_scale.session.results import summary
 from ecgl_scale.session.setup import cluster_of
 from ecgl_scale.session.state import RunState
 from ecgl_scale.session.sweep.run_work import HEARTBEAT_NAME, SEED_PREFIX, RunsHere, RunWork, has_finished, log_of
-from ecgl_scale.session.sweep.sweep_plan import Schedule, Share, make_schedule
+from ecgl_scale.session.sweep.sweep_plan import Schedule, Share, make_schedule, smallest_worker
 from ecgl_scale.session.sweep.sweep_record import RECORD_NAME, SweepRun, make_record, write_record
 from ecgl_scale.store.remote import manifest_files
 
@@ -80,7 +80,7 @@ def run_sweep(sweep: Sweep, out: Path, *, config: Path, resources: Resources, jo
         if _is_finished(run, _config_of(run, out)):
             run.status, run.exit_code = "finished", 0
     pending = [run for run in runs if run.status != "finished"]
-    schedule = _schedule(runs, pending, jobs if resources.executor.shares_memory else None)
+    schedule = _schedule(runs, pending, jobs, resources)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         lock = take_lock(out / LOCK_NAME, target=out)
@@ -142,11 +142,12 @@ def _is_finished(run: SweepRun, config: RunConfig) -> bool:
     return has_finished(run.path)
 
 
-def _schedule(runs: list[SweepRun], pending: list[SweepRun], jobs: Jobs | None) -> Schedule:
+def _schedule(runs: list[SweepRun], pending: list[SweepRun], jobs: Jobs, resources: Resources) -> Schedule:
     first = {run.combination.name: run.combination.config for run in pending}
     if not first:
         return Schedule(1, Share(None, None))
-    schedule = make_schedule(first, jobs=jobs, num_runs=len(pending))
+    here = jobs if resources.executor.shares_memory else None
+    schedule = make_schedule(first, jobs=here, num_runs=len(pending), worker=smallest_worker(resources))
     _refuse_other_stores(runs, schedule)
     if len(schedule.refused) == len(first) and len(pending) == len(runs):
         raise next(iter(schedule.refused.values()))  # nothing can be run at all

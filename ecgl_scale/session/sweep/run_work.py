@@ -81,7 +81,7 @@ class RunWork(Work[None, RunEnd]):
     @classmethod
     def open(cls, description: Json, resources: Resources) -> RunWork:
         """Ready where this is called: a run may use what the worker has left."""
-        share = Share(resources.room_bytes, resources.threads)
+        share = Share(max(resources.room_bytes, 1), resources.threads)
         opened = cls(
             Path(description["out"]), description["names"], threading.Event(), token=description["token"], share=share
         )

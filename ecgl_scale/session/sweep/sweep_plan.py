@@ -10,13 +10,16 @@ process is taken off first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ecgl_scale.base.memory import own_memory_bytes
 from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.config.sweep import Jobs
+from ecgl_scale.engine.cluster.executor import ClusterExecutor
+from ecgl_scale.engine.cluster.worker_memory import WorkerRoom
+from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.threads import available_cores
 from ecgl_scale.errors import DoesNotFitError, EcglError
 from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
@@ -56,8 +59,20 @@ class Schedule:
     store_ids: dict[AnyPath, str] = field(default_factory=dict)
 
 
-def make_schedule(configs: Mapping[str, RunConfig], *, jobs: Jobs | None, num_runs: int) -> Schedule:
-    """Plan one run of each combination; without ``jobs`` they go elsewhere, and whether they fit is seen there.
+def smallest_worker(resources: Resources) -> Resources | None:
+    """What a run may use on the worker that has least; None where runs are done here, or workers say nothing."""
+    if not isinstance(resources.executor, ClusterExecutor):
+        return None
+    threads = min(worker.threads for worker in resources.executor.cluster.facts)
+    held_bytes = WorkerRoom(resources.budget, threads, with_torch=True).held_bytes
+    left = replace(resources.budget, total_bytes=max(resources.budget.total_bytes - held_bytes, 1))
+    return Resources(left, threads)
+
+
+def make_schedule(
+    configs: Mapping[str, RunConfig], *, jobs: Jobs | None, num_runs: int, worker: Resources | None = None
+) -> Schedule:
+    """Plan one run of each combination; without ``jobs`` they go elsewhere, and have to fit a ``worker`` that is known.
 
     Raises
     ------
@@ -71,9 +86,12 @@ def make_schedule(configs: Mapping[str, RunConfig], *, jobs: Jobs | None, num_ru
     for name, config in configs.items():
         try:
             store_ids[config.store] = open_store(config).short_identity
-            are_small = _plan(alone.apply(config)) and are_small
+            if worker is not None:
+                _plan_on(worker, config)
+            else:
+                are_small = _plan(alone.apply(config)) and are_small
         except EcglError as error:
-            if jobs is not None or not isinstance(error, DoesNotFitError):
+            if jobs is not None or worker is not None or not isinstance(error, DoesNotFitError):
                 refused[name] = error
     if jobs is None:
         return Schedule(1, Share(None, None), refused, store_ids)
@@ -112,6 +130,13 @@ def _share(config: RunConfig, jobs: int) -> Share:
         return Share(None, None)  # it finds the same limits as we do
     threads = None if jobs == 1 or config.threads is not None else max(available_cores() // jobs, 1)
     return Share(max(resources_of(config).room_bytes // jobs, 1), threads)
+
+
+def _plan_on(worker: Resources, config: RunConfig) -> None:
+    """Refuse a run that does not fit beside the process of a worker, whose memory is what counts."""
+    setup = RunSetup.open(config.model_copy(update={"memory": None}), worker)
+    held_bytes = WorkerRoom(worker.budget, worker.threads, with_torch=True).held_bytes
+    require_fit(plan_run(setup), setup, besides_bytes=held_bytes)
 
 
 def _plan(config: RunConfig) -> bool:

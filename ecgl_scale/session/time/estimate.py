@@ -124,8 +124,8 @@ class _Work:
         count = len(self._nodes)
         seen = [self._seen_edges[task] for task in range(count) if needs_seen(self._config, task, count)]
         num_graphs, num_edges = count + len(seen), sum(self._own_edges) + sum(seen)
-        cost = SCAN_COST * num_graphs * self._store_edges + SORT_COST * num_edges
-        again = num_graphs if self._is_cached else 1
+        cost = SCAN_COST * stage.passes * self._store_edges + SORT_COST * num_edges
+        again = max(stage.passes, 1) if self._is_cached else 1
         total = cost / self._rates.edges + self._disk(stage.read_bytes / again, stage.written_bytes)
         return total + num_graphs * STEP_SECONDS
 

@@ -56,7 +56,7 @@ class LikelyGraphs:
     own_nodes: list[int]
     own_edges: list[int]
     seen_nodes: list[int]
-    """Of all tasks up to each, and so are the edges."""
+    """Nodes of all tasks up to each, and their context."""
     seen_edges: list[int]
 
     @classmethod

@@ -58,7 +58,8 @@ def run_rows(workers: ScriptedWorkers, folder: Path) -> None:
 def test_workers_killed_in_every_stage_of_a_ranking_change_no_bit(
     workers: ScriptedWorkers, store: Path, tmp_path: Path
 ) -> None:
-    graph, stages = GraphStore.open(store), ("rank.degrees", "rank.attribute.accumulate", "rank.diversity")
+    graph = GraphStore.open(store)
+    stages = ("rank.degrees", "rank.attribute.accumulate", "rank.attribute.evaluate", "rank.diversity")
     rank_store(graph, tmp_path / "alone.parquet", REQUEST, at())
     for stage in stages:
         workers.script.plan(stage, 0, ["kill"])
