@@ -75,8 +75,8 @@ def write_config(graph: str, methods: Sequence[str], settings: Sequence[str], *,
         "store": str(store),
         "preset": "plus",
         "tasks": keys,
-        "learn": {"epochs": EPOCHS[graph]},
-        "bank": {"budget": of_graph.budget},
+        "learn": {"epochs": EPOCHS[graph], "last_layer": "trained"},
+        "bank": {"budget": of_graph.budget, "select": "ecgl"},
         "sweep": {"variants": {name: VARIANTS[name] for name in methods}, "grid": {"setting": list(settings)}},
     }
     path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")

@@ -21,7 +21,7 @@ if ! compgen -G "$MODEL/sealed.json" >/dev/null && ! compgen -G "$MODEL/versions
 else
   # At once, with last month's weights: the rows that have changed.
   if [ -e "$PREDICTIONS" ]; then
-    ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" --update "$PREDICTIONS" --id || [ $? -eq 3 ]
+    ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" --update "$PREDICTIONS" --id || { code=$?; [ $code -eq 3 ] || exit $code; }
   fi
   ecgl update "$MODEL" "$STORE" --out "$MODEL" --if-new --resume
 fi
@@ -31,7 +31,8 @@ fi
 known=()
 if [ -e "$PREDICTIONS" ]; then known=(--update "$PREDICTIONS"); fi
 ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" "${known[@]}" --id || {
-  [ $? -eq 3 ]
+  code=$?
+  [ $code -eq 3 ] || exit $code  # 75 was stopped: whoever started this goes on by the same command
   ecgl infer "$MODEL" "$STORE" --out "$PREDICTIONS" --id
 }
 ecgl report "$MODEL" --html "$REPORT"

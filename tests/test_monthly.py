@@ -105,3 +105,23 @@ def test_a_month_that_is_killed_after_its_update_is_fed_in_once(folder: Path, mo
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Versions" in page
     assert "generation 1" in page
+
+
+@pytest.mark.parametrize("code", [4, 75])
+def test_a_step_that_fails_or_is_stopped_ends_the_script_with_its_own_code(tmp_path: Path, code: int) -> None:
+    (tmp_path / "ecgl").write_text(f'#!/usr/bin/env bash\n[ "$1" != infer ] || exit {code}\n', encoding="utf-8")
+    (tmp_path / "ecgl").chmod(0o755)
+    (tmp_path / "model").mkdir()
+    for name in ("monthly.ecgl", "predictions.parquet", "model/sealed.json"):
+        (tmp_path / name).touch()
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    for left in (True, False):
+        ran = subprocess.run(
+            ["bash", str(ROOT / "configs" / "monthly.sh"), "came"],
+            cwd=tmp_path,
+            env=environment,
+            check=False,
+            timeout=20,
+        )
+        assert ran.returncode == code, left
+        (tmp_path / "predictions.parquet").unlink(missing_ok=True)  # then it is the last `infer` that ends so

@@ -119,6 +119,8 @@ NAMED_METHODS = {
     "ecgl_scale/config/schema.py": {"ecgl"},  # the method of a config that names none
     "ecgl_scale/session/ecgl_model.py": {"ecgl"},  # the same of the class ECGL
     "ecgl_scale/config/choices.py": {"ecgl"},  # bank.select: ecgl
+    "ecgl_scale/config/presets.py": {"ecgl"},  # the same
+    "ecgl_scale/report/runs.py": {"ecgl"},  # the same
     "ecgl_scale/config/sections.py": {"ecgl", "ssm"},  # bank.select: ecgl; whom learn.lambda is for, in its description
     "ecgl_scale/rank/choose.py": {"ecgl"},  # bank.select: ecgl
     "ecgl_scale/cli/main.py": {"ecgl"},  # the command

@@ -24,12 +24,14 @@ class CompactSettings(ClusterOptions):
 @takes_settings
 def compact(context: typer.Context, settings: CompactSettings, store: StorePath) -> None:
     """Make one generation of all that a store has: the files that a single ingest would have given."""
+    from ecgl_scale.base.objects.url import require_directory
     from ecgl_scale.cli.inspect import summary
     from ecgl_scale.engine.cluster.entrance import with_workers
     from ecgl_scale.engine.resources import Resources
     from ecgl_scale.store.compact import compact_store
     from ecgl_scale.store.view import read_view
 
+    require_directory(store, what="ecgl compact", fix="compact a copy on this machine, and put that in its place")
     with context.obj.progress() as sink:
         own = Resources.of(settings.memory, settings.threads, on_event=sink)
         read_view(store)  # where there is no store, nobody needs workers

@@ -27,11 +27,15 @@ def drop(
     as_json: Json = False,
 ) -> None:
     """Drop nodes from a store: nobody sees them from now on, and `ecgl compact` erases them."""
+    from ecgl_scale.base.objects.url import require_directory
     from ecgl_scale.engine.resources import Resources
     from ecgl_scale.store.drop import drop_nodes
     from ecgl_scale.store.graph import GraphStore
     from ecgl_scale.store.node_list import read_node_list
 
+    require_directory(
+        store, what="ecgl drop", fix="drop the nodes of a copy on this machine, and put that in its place"
+    )
     with context.obj.progress() as sink:
         graph = GraphStore.open(store)
         graph.keys = None if graph.keys is None else graph.keys.with_dropped()

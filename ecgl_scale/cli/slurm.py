@@ -62,6 +62,7 @@ def slurm(
     memory: Memory = None,
 ) -> None:
     """Print the script of a batch job that asks for what the plan needs, and goes on when its time is up."""
+    from ecgl_scale.base.objects.url import location_of, require_directory
     from ecgl_scale.base.output_file import refuse_inside_store
     from ecgl_scale.config.schema import load_config
     from ecgl_scale.session.batch.needs import find_needs
@@ -71,17 +72,21 @@ def slurm(
     seconds = None if time is None else parse_time(time)
     given = [text for override in overrides or [] for text in ("--set", override)]
     is_dask = engine is JobEngine.DASK  # which divides the memory of a node itself
+    location = location_of(out or Path("runs") / config.stem)
+    if engine is not JobEngine.LOCAL:
+        require_directory(location, what="a run of several processes", fix="give --out a path that all nodes see")
     request = JobRequest(
         arguments=sys.argv[1:],
         config=config,
-        out=out or Path("runs") / config.stem,
+        out=location,
         run_options=[*given, *([] if memory is None or is_dask else ["--memory", memory])],
         nodes=nodes,
         engine=engine.value,
         system=system.value,
     )
     request.check()
-    refuse_inside_store(request.out.absolute())
+    if isinstance(location, Path):
+        refuse_inside_store(location.absolute())
     loaded = load_config(config, [*(overrides or []), *([] if memory is None else [f"memory={memory}"])])
     if engine is JobEngine.RANKS:
         loaded = loaded.model_copy(update={"engine": loaded.engine.model_copy(update={"ranks": nodes})})

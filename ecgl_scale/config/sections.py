@@ -140,12 +140,7 @@ class BankConfig(Section):
     """The nodes that are remembered."""
 
     budget: int = Field(default=1000, ge=0, description="Nodes remembered a task.")
-    diversity_ratio: float = Field(
-        default=0.25,
-        ge=0,
-        le=1,
-        description="Share of the budget chosen by diversity. Not used but with `select: ecgl`.",
-    )
+    diversity_ratio: float = Field(default=0.25, ge=0, le=1, description="With `select: ecgl`, share of diverse nodes.")
     importance: bool = Field(default=True, description="Choose by importance. `false`: the whole budget by diversity.")
     diversity: bool = Field(default=True, description="Choose by diversity. `false`: the whole budget by importance.")
     quota: Quota = Field(

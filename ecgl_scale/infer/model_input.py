@@ -23,8 +23,8 @@ from ecgl_scale.store.graph import GraphStore
 SPARSE_COST = 8
 """A product along an edge or of a stored value, in those of dense matrices."""
 USUAL_EDGES, USUAL_WORDS = 20, 100
-"""Of a node with a bag of words. A store's own numbers would not do: they change as it grows, and with the way the last
-bits of rows would change, which a model must have again to forget them exactly."""
+"""What a node with a bag of words usually has. A store's own numbers would not do: they change as it grows, and with
+the way the last bits of rows would change, which a model must have again to forget them exactly."""
 
 
 @dataclass(frozen=True)

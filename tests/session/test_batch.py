@@ -17,9 +17,11 @@ from ecgl_scale.config.schema import load_config
 from ecgl_scale.errors import UsageError
 from ecgl_scale.session.batch.needs import JobNeeds, find_needs
 from ecgl_scale.session.batch.script import JobRequest, format_time, parse_time, write_script
-from ecgl_scale.units import GIB
+from ecgl_scale.session.plan.worker_plan import least_worker_memory
+from ecgl_scale.session.setup import RunSetup
+from ecgl_scale.units import GIB, MIB
 from tests.cli_runner import run_cli
-from tests.session.streams import write_config
+from tests.session.streams import draw_graph, write_config, write_store
 
 SYSTEMS, ENGINES = ("slurm", "pbs", "lsf", "shell"), ("local", "dask", "ranks")
 VARIANTS = [*product(SYSTEMS, ENGINES)]
@@ -163,6 +165,16 @@ def test_a_job_of_ranks_asks_for_what_they_exchange_besides(config: Path) -> Non
     assert f"#SBATCH --mem={asked}G" not in alone.stdout
 
 
+def test_a_job_of_workers_asks_for_what_one_of_them_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions of a wide network's test take more of a worker than training takes of the run itself."""
+    monkeypatch.setattr("ecgl_scale.session.plan.run_plan.own_memory_bytes", lambda: 220 * MIB)  # a new process
+    config = write_config(tmp_path / "run.yaml", write_store(tmp_path / "graph.ecgl", draw_graph(18_000)))
+    loaded = load_config(config, ["learn.hidden=[2048,2048]", "tasks.eval_scope=both", "threads=8"])
+    needed = least_worker_memory(RunSetup.open(loaded), 8)
+    assert find_needs(loaded, "local", cores=8, seconds=600).budget_mib * MIB < needed
+    assert find_needs(loaded, "dask", cores=8, seconds=600).budget_mib * MIB >= needed
+
+
 def test_time_is_twice_the_estimate_in_quarters_of_an_hour(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for estimated, seconds in ((1.0, 1800), (900.0, 1800), (901.0, 2700), (5000.0, 10800)):
         monkeypatch.setattr(
@@ -198,6 +210,13 @@ def test_a_config_that_does_not_fit_its_own_memory_exits_with_4_and_a_run_inside
     assert "give at least --memory" in small.stderr
     inside = run_cli("slurm", config, "--out", store / "run", "--time", "01:00:00")
     assert (inside.code, inside.stdout) == (3, "")
+
+
+def test_a_run_at_a_url_keeps_it_in_the_script(config: Path) -> None:
+    written = run_cli("slurm", config, "--out", "s3://bucket/runs/one", "--time", "01:00:00")
+    assert written.code == 0, written.stderr
+    assert "\nrun=s3://bucket/runs/one\n" in written.stdout
+    assert "--job-name=one\n" in written.stdout
 
 
 def test_without_batch_system_a_script_has_no_end_unless_it_is_given(config: Path) -> None:

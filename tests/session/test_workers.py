@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,8 @@ def test_a_worker_with_too_little_memory_is_refused_before_the_run_starts(config
     assert ran.code == 4
     assert "of each worker, worker 0 has 200 MiB" in ran.stderr
     assert "--worker-memory" in ran.stderr
+    assert "1 worker on 1 machine, each with 200 MiB or more" in ran.stderr
+    assert ("Dask's dashboard: http://127.0.0.1:" in ran.stderr) == (find_spec("bokeh") is not None)
     assert not list(tmp_path.iterdir())
 
 

@@ -115,5 +115,6 @@ def _warn_of_open_door(settings: ClusterSettings, on_event: EventSink) -> None:
 def _summary(workers: tuple[WorkerFacts, ...], dashboard: str | None) -> str:
     least = min(worker.memory_bytes for worker in workers)
     hosts = len({worker.host for worker in workers})
-    shown = f"{len(workers)} workers on {hosts} machine{'s' * (hosts > 1)}, each with {format_bytes(least)} or more"
+    number = f"{len(workers)} worker{'s' * (len(workers) > 1)} on {hosts} machine{'s' * (hosts > 1)}"
+    shown = f"{number}, each with {format_bytes(least)} or more"
     return shown if dashboard is None else f"{shown}; Dask's dashboard: {dashboard}"

@@ -25,7 +25,7 @@ class Ecgl(Method):
     """Keeps a bank; how it is filled and weighed is in the sections ``bank``, ``rank`` and ``learn`` of the config."""
 
     name: ClassVar[str] = "ecgl"
-    choose_when: ClassVar[str] = "where memory and disk are short, or a network is to be trained on"
+    choose_when: ClassVar[str] = "where memory, disk or, on small graphs, time is short, or a network is wanted"
     place: ClassVar[int] = 0
     category: ClassVar[str] = "replay"
     stores: ClassVar[str] = "bank.budget nodes a task, features and label"

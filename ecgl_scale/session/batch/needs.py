@@ -1,7 +1,7 @@
 """What a job asks a batch system for: memory, cores and time of a node, from the plan of its run.
 
 process   the plan's peak + a third, in whole GiB: without --memory a run's budget is 80 % of its limit, which is
-          then the peak and a fifteenth
+          then the peak and a fifteenth; with Dask that of a worker, where it needs more than the run's own process
 node      a process, or all ranks that a config keeps on one; with Dask also a worker and the scheduler
 time      as given, or twice the plan's estimate in whole quarters of an hour: a job whose time is up goes on later
 """
@@ -15,6 +15,7 @@ from ecgl_scale.base.memory import SHARE_OF_LIMIT
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.session.plan.remedy import least_memory, require_fit
 from ecgl_scale.session.plan.run_plan import plan_run
+from ecgl_scale.session.plan.worker_plan import least_worker_memory
 from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.session.time.estimate import with_times
 from ecgl_scale.units import GIB
@@ -63,6 +64,8 @@ def find_needs(config: RunConfig, engine: Engine, *, cores: int | None, seconds:
     else:
         require_fit(plan, setup)
         needed_bytes = plan.budget.total_bytes if engine == "dask" else plan.peak_bytes
+    if engine == "dask":
+        needed_bytes = max(needed_bytes, least_worker_memory(setup, cores))
     process_gib = -(-4 * needed_bytes // (3 * GIB))
     estimated = None if seconds is not None else with_times(plan, setup).seconds
     return JobNeeds(

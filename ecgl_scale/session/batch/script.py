@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.errors import UsageError
 from ecgl_scale.session.batch.needs import Engine, JobNeeds
 from ecgl_scale.units import format_bytes, format_seconds
@@ -34,7 +35,7 @@ class JobRequest:
     arguments: Sequence[str]
     """What was typed after ``ecgl``, for the first line."""
     config: Path
-    out: Path
+    out: AnyPath
     run_options: Sequence[str] = ()
     """What is passed on to ``ecgl run``."""
     nodes: int = 1
@@ -117,7 +118,7 @@ def write_script(request: JobRequest, needs: JobNeeds, *, is_timed: bool = True)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _job_name(out: Path) -> str:
+def _job_name(out: AnyPath) -> str:
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", out.name)[:MAX_NAME_LETTERS].strip("-")
     return name if name[:1].isalpha() else f"ecgl-{name}"[:MAX_NAME_LETTERS].rstrip("-")
 

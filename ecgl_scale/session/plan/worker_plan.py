@@ -10,9 +10,11 @@ from ecgl_scale.engine.cluster.settings import ClusterSettings
 from ecgl_scale.engine.cluster.worker_memory import WorkerRoom, require_workers
 from ecgl_scale.engine.plan import MemoryPlan
 from ecgl_scale.engine.threads import available_cores
+from ecgl_scale.session.plan.remedy import MEMORY_TRIES
 from ecgl_scale.session.plan.run_plan import plan_run_workers
 from ecgl_scale.session.setup import RunSetup, cluster_of
 from ecgl_scale.store.remote import manifest_files
+from ecgl_scale.units import MIB
 
 
 def plan_worker(setup: RunSetup) -> tuple[RunSetup, MemoryPlan | None]:
@@ -36,6 +38,18 @@ def plan_worker(setup: RunSetup) -> tuple[RunSetup, MemoryPlan | None]:
     setup = replace(setup, resources=replace(resources, budget=smallest))
     room = WorkerRoom(budget, given.worker_threads or available_cores(), with_torch=True)
     return setup, room.plan(lambda free, threads: plan_run_workers(setup, room_bytes=free, threads=threads))
+
+
+def least_worker_memory(setup: RunSetup, threads: int) -> int:
+    """A budget, near the peak, that is enough for a worker of a run: it has been planned again."""
+    needed = MIB
+    for _ in range(MEMORY_TRIES):
+        room = WorkerRoom(MemoryBudget(needed, "a try"), threads, with_torch=True)
+        found = room.plan(lambda free, threads: plan_run_workers(setup, room_bytes=free, threads=threads))
+        if found.peak_bytes <= needed:
+            break
+        needed = found.peak_bytes
+    return needed
 
 
 def _of_cluster(setup: RunSetup, cluster: ClusterSettings) -> tuple[RunSetup, MemoryPlan | None]:

@@ -16,6 +16,9 @@ Where = Callable[[int], str]
 """From a name's place in its block to its place in a file, for messages."""
 
 
+UNKNOWN = "correct it, or append the node first; nodes of the same append count as there"
+
+
 def find_rows(keys: StoreKeys, names: pa.Array, where: Where) -> NDArray[np.int64]:
     """Rows of the nodes with these keys; each must be there."""
     refuse_missing(names, where)
@@ -28,7 +31,7 @@ def find_rows(keys: StoreKeys, names: pa.Array, where: Where) -> NDArray[np.int6
             expected=f"keys as those of {keys.name!r}, which are text",
         )
     rows = keys.rows_of(names)
-    refuse(rows < 0, names, where, f"is not a key of the store (column {keys.name!r})")
+    refuse(rows < 0, names, where, f"is not a key of the store (column {keys.name!r})", fix=UNKNOWN)
     return rows
 
 
@@ -59,8 +62,8 @@ def _is_number(text: object) -> bool:
         return False
 
 
-def refuse(is_bad: NDArray[np.bool_], names: pa.Array, where: Where, how: str) -> None:
+def refuse(is_bad: NDArray[np.bool_], names: pa.Array, where: Where, how: str, fix: str | None = None) -> None:
     """Refuse the first name that is bad."""
     if is_bad.any():
         row = int(np.argmax(is_bad))
-        raise InvalidInputError(f"{names[row].as_py()!r:.200} {how}", where=where(row))
+        raise InvalidInputError(f"{names[row].as_py()!r:.200} {how}", where=where(row), fix=fix)
