@@ -13,19 +13,29 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.harness import DEFAULT_WORK, ecgl, run_measured, save
+from ecgl_scale.units import MIB
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "papers100m.yaml"
 BANK_NODES = 5000
 
 
 def measure(
-    work: Path, *, share: float, memory: str, epochs: int, contexts: list[str], more: tuple[str, ...] = ()
+    work: Path,
+    *,
+    share: float,
+    memory: str,
+    epochs: int,
+    contexts: list[str],
+    more: tuple[str, ...] = (),
+    on_run: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> dict[str, Any]:
-    """The store, and a run for each context."""
+    """The store, and a run for each context; ``on_run`` is given what there is so far, as a case takes minutes."""
     store = work / "papers.ecgl"
     size = ("--like", "papers100m", "--share", str(share), "--feature-dtype", "float16", "--memory", memory)
     made = run_measured(ecgl("--quiet", "generate", "sbm", str(store), *size))
@@ -45,6 +55,7 @@ def measure(
         sets = [f"store={store}", f"tasks.context={context}", f"learn.epochs={epochs}", f"bank.budget={bank}", *more]
         options = [*(item for key in sets for item in ("--set", key)), "--memory", memory]
         found["runs"][context] = _run(work, options)
+        on_run(found)
     return found
 
 
@@ -75,6 +86,20 @@ def _run(work: Path, options: list[str]) -> dict[str, Any]:
     return found
 
 
+def table(record: dict[str, Any]) -> str:
+    """The rows that bench/README.md has of a record."""
+    lines = []
+    for context, run in record["runs"].items():
+        stages = run["stages"]
+        seconds = ", ".join(f"{stages[name]['seconds']:,.0f}" for name in ("extract", "train", "remember", "evaluate"))
+        sizes = f"{run['graph_nodes']:,} | {run['graph_edges']:,}"
+        peaks = f"{run['peak_bytes'] / MIB:,.0f} of {run['planned_peak_bytes'] / MIB:,.0f}"
+        scores = f"{run['aa']:.1f} | {run['af']:.1f}"
+        times = f"{run['plan_seconds']:.1f} | {run['seconds']:,.0f} ({seconds})"
+        lines.append(f"| `{context}` | {sizes} | {scores} | {times} | {peaks} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -89,8 +114,8 @@ def main() -> None:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        found = measure(work, share=given.share, memory=given.memory, epochs=given.epochs, contexts=given.contexts)
-        save(given.record, found)
+        chosen = {"share": given.share, "memory": given.memory, "epochs": given.epochs, "contexts": given.contexts}
+        print(table(measure(work, **chosen, on_run=partial(save, given.record))))
     finally:
         shutil.rmtree(work)
 

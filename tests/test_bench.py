@@ -108,6 +108,7 @@ def test_the_context_case_compares_runs_with_context_and_without(tmp_path: Path)
     for found in (none, near):
         assert 0 < found["peak_bytes"] < 2 << 30
         assert 0 <= found["aa"] <= 100
+    assert [line.split("|")[1].strip() for line in context.table(result).split("\n")] == ["`none`", "`hops:1`"]
 
 
 def test_peaks_outside_of_what_is_wanted_are_named() -> None:
