@@ -25,6 +25,7 @@ CASES = (
     "inference",
     "growth",
     "footprint",
+    "context",
     "plan_peaks",
     "plan_time",
     "accuracy",

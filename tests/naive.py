@@ -306,3 +306,14 @@ def ridge_head(rows, labels, num_classes, ridge):
             means[:, label] = own.mean(axis=0)
     scale = np.trace(square) / width or 1.0
     return np.linalg.solve(square + ridge * scale * np.eye(width), means)
+
+
+def with_context(edges: Edges, labels: list[int], seeds: list[int], hops: int | None) -> list[int]:
+    """Nodes of a task and those without a label from which so few edges lead there through others like them, or all."""
+    unlabelled = {node for node, label in enumerate(labels) if label < 0}
+    if hops is None:
+        return sorted({*seeds, *unlabelled})
+    found = set(seeds)
+    for _ in range(hops):
+        found |= {source for source, target in edges if target in found and source in unlabelled}
+    return sorted(found)

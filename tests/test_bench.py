@@ -13,6 +13,7 @@ from bench import (
     build_peers,
     build_scale,
     cluster,
+    context,
     harness,
     pagerank,
     pagerank_peers,
@@ -95,6 +96,19 @@ def test_planned_and_measured_peaks_of_every_stage_are_compared(tmp_path: Path) 
     for row in result["rows"]:
         assert row["ratio"] == row["peak_bytes"] / row["planned_bytes"]
     assert not [path for path in tmp_path.iterdir() if path.suffix != ".yaml"]
+
+
+@pytest.mark.usefixtures("warm_bench")
+def test_the_context_case_compares_runs_with_context_and_without(tmp_path: Path) -> None:
+    few = ("tasks.classes_per_task=100", "learn.hidden=[8]")
+    result = context.measure(tmp_path, share=0.002, memory="2GiB", epochs=1, contexts=["none", "hops:1"], more=few)
+    none, near = result["runs"]["none"], result["runs"]["hops:1"]
+    assert none["graph_nodes"] == none["labelled_nodes"] == near["labelled_nodes"] < near["graph_nodes"]
+    assert none["graph_edges"] < near["graph_edges"]
+    for found in (none, near):
+        assert 0 < found["peak_bytes"] < 2 << 30
+        assert 0 <= found["aa"] <= 100
+    assert [line.split("|")[1].strip() for line in context.table(result).split("\n")] == ["`none`", "`hops:1`"]
 
 
 def test_peaks_outside_of_what_is_wanted_are_named() -> None:

@@ -22,6 +22,7 @@ class Like(StrEnum):
     ARXIV = "arxiv"
     REDDIT = "reddit"
     PRODUCTS = "products"
+    PAPERS100M = "papers100m"
 
 
 @app.command("kron")
@@ -67,6 +68,18 @@ def sbm(
         Like | None,
         typer.Option("--like", help="Match a published graph's counts of nodes, edges, features and classes."),
     ] = None,
+    share: Annotated[
+        float, typer.Option("--share", min=0.0, max=1.0, help="Share of the nodes and edges of --like to make.")
+    ] = 1.0,
+    labelled: Annotated[
+        float | None,
+        typer.Option(
+            "--labelled",
+            min=0.0,
+            max=1.0,
+            help="Share of the nodes of every class that have a label. All, or with --like as published.",
+        ),
+    ] = None,
     average_degree: Annotated[float, typer.Option("--average-degree", min=0.0, help="Neighbours a node.")] = 16.0,
     homophily: Annotated[
         float, typer.Option("--homophily", min=0.0, max=1.0, help="Share of edges inside a class.")
@@ -86,8 +99,11 @@ def sbm(
     if like is not None:
         if nodes is not None or classes is not None or features is not None:
             raise UsageError("--like fixes nodes, classes and features", fix="give --like alone, or the three counts")
-        source, symmetrise = like_source(like.value, seed=seed), LIKE[like.value].symmetrise
+        source = like_source(like.value, seed=seed, share=share, labelled=labelled)
+        symmetrise = LIKE[like.value].symmetrise
     else:
+        if share != 1.0:
+            raise UsageError("--share is of a published graph", fix="give --like NAME too, or fewer --nodes")
         if nodes is None or classes is None or features is None:
             raise UsageError("the size is missing", expected="--nodes, --classes and --features, or --like NAME")
         source, symmetrise = (
@@ -99,6 +115,7 @@ def sbm(
                     average_degree=average_degree,
                     homophily=homophily,
                     signal=signal,
+                    labelled=1.0 if labelled is None else labelled,
                     seed=seed,
                 )
             ),

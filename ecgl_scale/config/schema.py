@@ -29,9 +29,9 @@ from ecgl_scale.config.sections import (
     LearnConfig,
     RankConfig,
     Section,
-    TasksConfig,
     values,
 )
+from ecgl_scale.config.tasks_section import TasksConfig
 from ecgl_scale.config.text import dump_yaml, read_mapping, set_keys
 from ecgl_scale.errors import UsageError
 
@@ -136,6 +136,14 @@ class RunConfig(Section):
                 "tasks.classes_per_task is 1, and in task-IL a node is told apart from its task's classes alone",
                 fix="set `setting: class-il`, or 2 or more classes a task",
             )
+        if self.tasks.context != "none" and self.learn.num_hops and self.rank.features == "logits":
+            raise UsageError(
+                f"tasks.context is {self.tasks.context} and rank.features logits, but learn.features is "
+                f"{self.learn.features}",
+                expected="outputs of context nodes to rank by, which are made of features; propagated ones are kept "
+                "of the tasks' own nodes alone",
+                fix="set `rank.features: raw`, or `learn.features: raw`",
+            )
         return self
 
     def section(self, kind: type[SectionOf]) -> SectionOf:
@@ -169,8 +177,9 @@ class RunConfig(Section):
         for name in later:
             if getattr(self, name) == type(getattr(self, name))():
                 del mapping[name]
-        if mapping["tasks"]["evaluate"] == "all":  # the same
-            del mapping["tasks"]["evaluate"]
+        for key, usual in (("evaluate", "all"), ("context", "none")):  # the same
+            if mapping["tasks"][key] == usual:
+                del mapping["tasks"][key]
         mapping = {name: value for name, value in mapping.items() if value != {}}  # a section that changes no result
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()
 

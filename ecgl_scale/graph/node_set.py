@@ -27,6 +27,14 @@ class NodeSet:
         """The nodes of both."""
         return NodeSet(self.num_nodes, self.words | other.words)
 
+    def __and__(self, other: NodeSet) -> NodeSet:
+        """The nodes that both have."""
+        return NodeSet(self.num_nodes, self.words & other.words)
+
+    def without(self, other: NodeSet) -> NodeSet:
+        """The nodes that the other does not have."""
+        return NodeSet(self.num_nodes, self.words & ~other.words)
+
     def copy(self) -> NodeSet:
         """Give the same nodes as a set that can be added to."""
         return NodeSet(self.num_nodes, self.words.copy())

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ecgl_scale.base.durable import atomic_file
 from ecgl_scale.engine.resources import Resources
 from ecgl_scale.engine.work import Json
 from ecgl_scale.graph.convolution import Norm
@@ -44,16 +45,19 @@ class HopRows:
         hops: Sequence[Matrix],
         mapping: RandomFeatures | None,
         nodes: Ints | None = None,
+        listed: Path | None = None,
     ) -> None:
         """``hops`` are P x, P^2 x and so on; ``mapping`` is what ``draw_map`` gives, which many may share.
 
-        With ``nodes``, rows are those of these nodes alone, and so are the hops.
+        With ``nodes``, rows are those of these nodes alone, and so are the hops; for other processes they are
+        ``listed`` in a file.
         """
         self._made = made
         self._features = features
         self._hops = list(hops)
         self._mapping = mapping
         self._nodes = nodes
+        self._listed = listed
         self.width = made.num_columns(features.width)
 
     def __len__(self) -> int:
@@ -100,8 +104,16 @@ class HopRows:
             "store": self._features.graph.address,
             "scaling": None if scaling is None else scaling.to_json(),
             "hops": paths,
+            "nodes": self._list_nodes(),
             "input": [self._made.num_hops, self._made.width, self._made.seed],
         }
+
+    def _list_nodes(self) -> Json:
+        if self._nodes is None or self._listed is None:
+            return None
+        with atomic_file(self._listed, is_shared=True) as path, path.open("wb") as file:
+            np.save(file, self._nodes, allow_pickle=False)
+        return str(self._listed)
 
     @classmethod
     def open(cls, description: Json, resources: Resources) -> HopRows:
@@ -110,8 +122,11 @@ class HopRows:
         features = FeatureReader(GraphStore.open(description["store"]), scaling)
         num_hops, width, seed = description["input"]
         made = ModelInput(num_hops, is_stacked=True, width=width, seed=seed)
-        hops = [map_matrix(features.num_rows, features.width, Path(path)) for path in description["hops"]]
-        return cls(made, features, hops, draw_map(made, features.width, resources))
+        listed = description["nodes"]
+        nodes = None if listed is None else np.load(listed, allow_pickle=False)
+        num_rows = features.num_rows if nodes is None else nodes.size
+        hops = [map_matrix(num_rows, features.width, Path(path)) for path in description["hops"]]
+        return cls(made, features, hops, draw_map(made, features.width, resources), nodes)
 
 
 def draw_map(made: ModelInput, num_features: int, resources: Resources) -> RandomFeatures | None:

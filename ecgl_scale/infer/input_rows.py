@@ -25,6 +25,8 @@ StackedRows = HopRows | ProjectedRows
 InputRows = Matrix | HopRows | ProjectedRows
 """Rows of a model's input, some of which are asked for by ``rows[local]``."""
 
+NODES_NAME = "nodes.npy"
+
 
 def make_input_rows(
     graph: GraphStore,
@@ -34,13 +36,13 @@ def make_input_rows(
     *,
     norm: Norm,
     scaling: Scaling | None = None,
-    part: tuple[GraphStore, NDArray[np.int64]] | None = None,
+    part: tuple[GraphStore | None, NDArray[np.int64]] | None = None,
     directory: Path,
 ) -> InputRows:
     """The rows that a model is given for every node of a graph, from files in ``directory``.
 
-    ``mapping`` is what ``draw_map`` gives, which many may share. With ``part``, rows are those of some nodes alone,
-    which are a graph of their own: that graph, and their places in ``graph``.
+    ``mapping`` is what ``draw_map`` gives, which many may share. With ``part``, rows are those of some nodes alone: the
+    graph that they are by themselves, where there is one, and their places in ``graph``.
     """
     own = None if part is None else part[1]
     features = FeatureReader(graph, scaling)
@@ -49,7 +51,9 @@ def make_input_rows(
     hops = propagate_hops(graph, made, resources, norm=norm, scaling=scaling, own=own, directory=directory)
     if not made.is_stacked:
         return hops[-1]
-    return HopRows(made, features if part is None else FeatureReader(part[0], scaling), hops, mapping)
+    if part is None or part[0] is None:
+        return HopRows(made, features, hops, mapping, own, directory / NODES_NAME)
+    return HopRows(made, FeatureReader(part[0], scaling), hops, mapping)
 
 
 def open_stacked(description: Json, resources: Resources) -> StackedRows:

@@ -124,7 +124,7 @@ class RunContext:
     def bank_rows(self, task: Task, ids: Ids) -> Any:
         """Feature rows as the bank keeps them."""
         features = self._stored_features(task)
-        local = positions_of(task.node_ids, ids)
+        local = self._predictor.rows_of(task, ids)
         return np.asarray(features[local], np.float32) if isinstance(features, np.ndarray) else features.rows(local)
 
     def input_rows(self, task: Task) -> StackedRows:
@@ -151,7 +151,7 @@ class RunContext:
 
     def _gather(self, task: Task, ids: Ids, name: str, memory_bytes: int) -> RowCache:
         features = self._stored_features(task)
-        local = positions_of(task.node_ids, ids)
+        local = self._predictor.rows_of(task, ids)
         is_propagated = isinstance(features, np.ndarray)
         return RowCache.gather(
             features,

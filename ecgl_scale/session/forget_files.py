@@ -10,18 +10,20 @@ left behind    run.log and notes in events.jsonl, as text may name a node; earli
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ecgl_scale.base.durable import write_atomically
 from ecgl_scale.base.objects.url import AnyPath
 from ecgl_scale.base.timeline import TIMELINE_NAME
 from ecgl_scale.engine.resources import Resources
-from ecgl_scale.errors import UsageError
+from ecgl_scale.errors import EcglError, UsageError
 from ecgl_scale.learn.method.kept import without_nodes, without_outputs
 from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.learn.model import SharedWeights
@@ -35,8 +37,10 @@ from ecgl_scale.session.learner import BANK_NAME
 from ecgl_scale.session.saved_model import save_model
 from ecgl_scale.session.worker_table import WORKERS_NAME
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.store.nodes import LABEL
 from ecgl_scale.tasks.forgotten import Forgotten, SplitWithout, about_forgotten, write_split_without
 from ecgl_scale.tasks.graphs import extract_graph
+from ecgl_scale.tasks.split import read_column
 from ecgl_scale.tasks.subset import NODE
 
 CARRIED = (CONFIG_NAME, "plan.json", "metrics.parquet", TIMELINE_NAME, WORKERS_NAME)
@@ -84,6 +88,7 @@ class ForgettingFiles:
                 where=self._source,
                 fix="remove the model",
             )
+        self._refuse_context(np.setdiff1d(asked.node_ids, left.gone.node_ids))
         gone = left.gone
         self._count(SPLIT_NAME, gone.node_ids.size)
         self._write_bank(gone)
@@ -95,6 +100,22 @@ class ForgettingFiles:
         replace(self._basis.state, split_hash=left.split_hash).write(self._target)
         is_exact = method_of(self._basis.saved.config).forgets_exactly
         return Left(int(gone.node_ids.size), self._rows, has_state, is_exact)
+
+    def _refuse_context(self, unknown: NDArray[np.int64]) -> None:
+        """Refuse nodes that may have been context: the model has no list of them, and would take them in again."""
+        context = self._basis.saved.config.tasks.context
+        if context == "none" or not unknown.size:
+            return
+        with suppress(EcglError):  # without the store nobody knows which of them have a label
+            unknown = unknown[read_column(GraphStore.open(self._store), LABEL, unknown) < 0]
+        if unknown.size:
+            raise UsageError(
+                f"{unknown.size:,} of the nodes are in no task of the model and have no label, and with tasks.context "
+                f"{context} tasks were learned with such nodes around theirs",
+                where=self._source,
+                expected="nodes of the model's tasks",
+                fix="drop them from the store (ecgl drop), and train a model anew: ecgl run",
+            )
 
     def _count(self, name: str, num_rows: int) -> None:
         if num_rows:

@@ -26,6 +26,7 @@ from ecgl_scale.session.basis import Basis
 from ecgl_scale.session.checkpoint import WEIGHTS_DIRECTORY
 from ecgl_scale.session.predict import Predictor
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.context import ContextRule
 from ecgl_scale.tasks.forgotten import Forgotten
 from ecgl_scale.tasks.graphs import TaskGraphs, positions_of
 from ecgl_scale.tasks.stream import Task, TaskStream
@@ -119,6 +120,7 @@ class ForgettingSums:
             self.resources,
             self_loops=config.rank.self_loops,
             scaling=self.basis.saved.scaling,
+            context=ContextRule.parse(config.tasks.context),
         )
         made = method_of(config).shape(config).made
         return Predictor(config, made, graphs, work, self.resources.with_work(work / "engine"))

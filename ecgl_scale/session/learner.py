@@ -35,6 +35,7 @@ from ecgl_scale.session.ranks.team import Team
 from ecgl_scale.session.saved_model import SavedModel, names_of_outputs, save_model
 from ecgl_scale.session.scoring import Question
 from ecgl_scale.session.setup import RunSetup, infer_settings, scaling_of
+from ecgl_scale.tasks.context import ContextRule
 from ecgl_scale.tasks.forgotten import about_forgotten
 from ecgl_scale.tasks.graphs import TaskGraphs
 from ecgl_scale.tasks.metrics import Accuracy
@@ -68,6 +69,7 @@ class Learner:
             resources,
             self_loops=config.rank.self_loops,
             scaling=self.scaling,
+            context=ContextRule.parse(config.tasks.context),
             are_kept=config.tasks.keep_tests,
         )
         learn = config.learn
@@ -188,8 +190,7 @@ class Learner:
     def _look_at(self, task: Task) -> None:
         """Let the method learn this task, with the memory that it needs besides the task's rows."""
         seen = self.stream.seen(task)
-        num_nodes = sum(one.num_nodes for one in (seen if self.config.tasks.inter_task_edges else [task]))
-        num_old = sum(one.num_train for one in seen[:-1])
+        num_nodes, num_old = self.predictor.num_trained_on(task), sum(one.num_train for one in seen[:-1])
         self.context.task, shape = task, TaskShape(num_nodes, task.num_train, num_old, self.weights.widths)
         self.context.beside_segments_bytes = self.method.beside_segments_bytes(self.config, shape)
 

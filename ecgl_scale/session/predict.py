@@ -7,6 +7,7 @@ eval_scope: seen                                 all tasks so far: one graph, go
                                                  the store itself where they have all of its nodes
 eval_scope: both                                 the one, then the other
 rows made beforehand  (the same, k hops)         the same: the layers alone, on rows made along these graphs' edges
+context               unlabelled nodes come into all of these graphs; rows are made of the tasks' own nodes alone
 """
 
 from __future__ import annotations
@@ -127,37 +128,52 @@ class Predictor:
         """The graph a task is trained and ranked on, and the ids of its nodes."""
         if self._config.tasks.inter_task_edges:
             return self._graphs.seen(task), self._graphs.node_ids(task, scope="seen")
-        return self._graphs.own(task), task.node_ids
+        return self._graphs.own(task), self._graphs.node_ids(task)
+
+    def num_trained_on(self, task: Task) -> int:
+        """How many nodes that graph has; without context it need not be there."""
+        is_seen = self._config.tasks.inter_task_edges
+        if not self._graphs.context.is_none:
+            return (self._graphs.seen(task) if is_seen else self._graphs.own(task)).num_nodes
+        return sum(one.num_nodes for one in (self._graphs.tasks.seen(task) if is_seen else [task]))
 
     def own_name(self, task: Task) -> str:
         """Tells the task's own graph, with its features, from all others."""
         return self._graphs.own(task).path.name
 
     def features_of(self, task: Task) -> AnyFeatures | InputRows:
-        """The model's input for the task's nodes, in ascending order of their ids."""
+        """The model's input for the task's nodes; ``rows_of`` says where a node's is."""
         if self._made.is_made:
             return self._propagated_features(task)
         return self._graphs.own(task).require_features()
+
+    def rows_of(self, task: Task, ids: Ids) -> Ids:
+        """Rows of some of the task's own nodes in ``features_of``."""
+        has_all = self._made.is_made or self._graphs.context.is_none
+        return positions_of(task.node_ids, ids) if has_all else GraphToTest(self._graphs.own(task)).rows_of(ids)
 
     def _propagated_features(self, task: Task) -> InputRows:
         if task.index not in self._propagated:
             graph, nodes = self.training_graph(task)
             own = None
-            if nodes.size > task.node_ids.size:
-                own = self._graphs.own(task), positions_of(nodes, task.node_ids)
+            if nodes.size > task.num_nodes:
+                alone = self._graphs.own(task) if self._graphs.context.is_none else None
+                own = alone, positions_of(nodes, task.node_ids)
             self._propagated[task.index] = self._propagate(GraphToTest(graph), own, f"propagated-{task.index}")
         return self._propagated[task.index]
 
     def _features_of_all_seen(self, after: Task) -> InputRows:
-        """Propagated features of all nodes seen so far, along all edges among them.
+        """Propagated features of all tasks' own nodes seen so far, along all edges among them and their context.
 
         Only those of the last task asked for are kept: with every task there are more nodes and more edges.
         """
         if self._of_all_seen is None or self._of_all_seen[0] != after.index:
             self._of_all_seen = None
             shutil.rmtree(self._work / f"propagated-seen-{after.index - 1}", ignore_errors=True)
-            name = f"propagated-seen-{after.index}"
-            self._of_all_seen = after.index, self._propagate(self._seen(after), None, name)
+            seen, part = self._seen(after), None
+            if not self._graphs.context.is_none:
+                part = None, seen.rows_of(self._graphs.labelled_ids(after, "seen"))
+            self._of_all_seen = after.index, self._propagate(seen, part, f"propagated-seen-{after.index}")
         return self._of_all_seen[1]
 
     def _seen(self, after: Task) -> GraphToTest:
@@ -166,7 +182,7 @@ class Predictor:
             return GraphToTest(self._graphs.graph, self._graphs.scaling)
         return GraphToTest(self._graphs.seen(after))
 
-    def _propagate(self, on: GraphToTest, own: tuple[GraphStore, Ids] | None, name: str) -> InputRows:
+    def _propagate(self, on: GraphToTest, own: tuple[GraphStore | None, Ids] | None, name: str) -> InputRows:
         """Rows from files: those of all tasks are needed to the end, and memory is for the task at work."""
         directory = self._work / name
         directory.mkdir(parents=True, exist_ok=True)
@@ -199,8 +215,10 @@ class Predictor:
         seen = self._seen(after)
         if self._made.is_made:
             features = self._features_of_all_seen(after)
+            nodes = None if self._graphs.context.is_none else self._graphs.labelled_ids(after, "seen")
             for ids in asked:
-                yield self._mlp(weights, features, seen.rows_of(ids))
+                rows = seen.rows_of(ids) if nodes is None else positions_of(nodes, ids)
+                yield self._mlp(weights, features, rows)
         else:
             yield from self._infer(weights, seen, asked)
 

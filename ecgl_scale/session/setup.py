@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from ecgl_scale.base.events import EventSink, ignore_events
+from ecgl_scale.base.events import EventSink, Note, ignore_events
 from ecgl_scale.base.memory import MemoryBudget
 from ecgl_scale.config.schema import RunConfig
 from ecgl_scale.engine.cluster.settings import ClusterSettings
@@ -14,6 +14,8 @@ from ecgl_scale.infer.settings import InferSettings
 from ecgl_scale.learn.loss import LossSettings
 from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.context import unlabelled_nodes
+from ecgl_scale.tasks.context_sizes import ContextSizes
 from ecgl_scale.tasks.scaling import Scaling, fit_standard
 from ecgl_scale.tasks.stream import Task, TaskStream
 from ecgl_scale.tasks.task_nodes import at_generation
@@ -31,6 +33,8 @@ class RunSetup:
     """How features are scaled, where a model that goes on knows it already."""
     first_task: int = 0
     """The task to begin with: those before it are learned."""
+    context_sizes: ContextSizes = field(default_factory=ContextSizes, repr=False)
+    """How large the graphs of tasks are with context, as far as that has been asked; other settings share it."""
 
     @classmethod
     def open(cls, config: RunConfig, resources: Resources | None = None, generation: int | None = None) -> RunSetup:
@@ -124,6 +128,8 @@ def task_stream(graph: GraphStore, config: RunConfig, on_event: EventSink = igno
         )
     for task in stream:
         require_scored(task, config, graph)
+    if tasks.context != "none" and not len(unlabelled_nodes(graph)):
+        on_event(Note(f"tasks.context is {tasks.context}, but every node has a label: graphs of tasks have no context"))
     return stream
 
 

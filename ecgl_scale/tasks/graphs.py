@@ -9,8 +9,6 @@ Memory: 4 bytes a node of the whole graph (its new number), and what the build t
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import time
@@ -35,19 +33,18 @@ from ecgl_scale.store.edges.write import RESERVE_BYTES
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.store.publish import build_store_at
 from ecgl_scale.store.remote import is_taken
+from ecgl_scale.tasks.context import NO_CONTEXT, ContextFinder, ContextRule, open_kept
 from ecgl_scale.tasks.extract_plan import STAGE, from_one_pass, plan_extract
 from ecgl_scale.tasks.part_source import TaskPart
 from ecgl_scale.tasks.parting import part_store, parted_bytes
 from ecgl_scale.tasks.scaling import Scaling
 from ecgl_scale.tasks.split import Ids
 from ecgl_scale.tasks.stream import Task, TaskStream
-from ecgl_scale.tasks.subset import NODE, Subset
+from ecgl_scale.tasks.subset import NODE, Subset, graph_key
 from ecgl_scale.tasks.task_nodes import at_generation
 
 PARTING_LOCK_NAME = ".parting.lock"
 WAIT_SECONDS = 0.2
-KEY_VERSION = 2
-"""Part of every key: a change in what is extracted makes a new one."""
 
 
 def extract_graph(
@@ -132,6 +129,7 @@ class TaskGraphs:
         *,
         self_loops: bool = False,
         scaling: Scaling | None = None,
+        context: ContextRule = NO_CONTEXT,
         are_kept: bool = False,
     ) -> None:
         self.graph = graph
@@ -139,33 +137,52 @@ class TaskGraphs:
         self.directory = directory
         self.self_loops = self_loops
         self.scaling = scaling or Scaling()
+        self.context = context
+        self._finder = ContextFinder(graph, resources.threads)
         self._resources = resources
         self._are_kept = are_kept
         self._open: dict[tuple[str, int], GraphStore] = {}
+        self._removed: set[int] = set()
         self._older: tuple[int, GraphStore] | None = None
 
     def own(self, task: Task) -> GraphStore:
-        """The task's nodes and the edges among them."""
+        """The task's nodes, their context, and the edges among them."""
         return self._get("own", task)
 
     def seen(self, task: Task) -> GraphStore:
-        """All nodes of the tasks up to this one, with the edges between tasks."""
+        """All nodes of the tasks up to this one and their context, with the edges between tasks."""
         return self._get("seen", task)
 
     def is_all_seen(self, task: Task) -> bool:
-        """Whether tasks up to this one have all nodes of the store, which then is ``seen`` but for the scaling.
+        """Whether tasks up to this one, and context, have all nodes of the store, then ``seen`` but for the scaling.
 
         A task of an older generation, or graphs that get self loops, have other edges.
         """
         num_seen = sum(earlier.num_nodes for earlier in self.tasks.seen(task))
+        if self.context.hops is None:
+            num_seen += len(self._finder.unlabelled(task.generation))
         is_newest = task.generation in (None, self.graph.generation)
         return num_seen == self.graph.num_nodes and is_newest and not self.self_loops
 
     def node_ids(self, task: Task, *, scope: str = "own") -> Ids:
         """Ids of the nodes of ``own`` or ``seen``, ascending: the graph's column ``node``."""
+        if self.context.is_none:
+            return self.labelled_ids(task, scope)
+        found = self._open.get((scope, task.index)) or self._kept_graph(task, scope)
+        if found is not None and self.tasks[task.index] is task:
+            return found.column(NODE)
+        return self._finder.nodes(self.labelled_ids(task, scope), self.context, task.generation)
+
+    def labelled_ids(self, task: Task, scope: str) -> Ids:
+        """Ids of the nodes of ``own`` or ``seen`` that are in a task, without their context."""
         if scope == "own":
             return task.node_ids
         return np.sort(np.concatenate([earlier.node_ids for earlier in self.tasks.seen(task)]))
+
+    def _kept_graph(self, task: Task, scope: str) -> GraphStore | None:
+        """A graph that belongs to the model: it has the context that there was, which may have gone from the store."""
+        path = self._kept_path(task)
+        return open_kept(path, task) if self._are_kept and scope == "own" and is_taken(path) else None
 
     def plan(self, room_bytes: int, *, seen: Sequence[Task] = (), in_degrees: NDArray[Any] | None = None) -> StagePlan:
         """What extracting the graphs of all tasks, and of all up to those of ``seen``, needs, as if none were there.
@@ -196,10 +213,11 @@ class TaskGraphs:
 
         Its files are below the working directory until the graphs are built; a kill costs that pass. One run at a time
         makes it, and the others wait for its graphs. Where there is no room on the disk for the files, and for tasks of
-        an older generation of the store, every graph is extracted by itself when it is asked for.
+        an older generation of the store, every graph is extracted by itself when it is asked for; and so is it with
+        context, as such a node is in the graphs of many tasks, and the pass knows one task for each node.
         """
         work = self._resources.work
-        if work is None or not isinstance(self.directory, Path):
+        if work is None or not isinstance(self.directory, Path) or not self.context.is_none:
             return
         while len(missing := self._missing(tasks)) > 1:
             try:
@@ -242,6 +260,7 @@ class TaskGraphs:
         if found is None or self.tasks[task.index] is not task:
             ids = self.node_ids(self.tasks.seen(task)[-1], scope=scope)
             found = self._open[scope, task.index] = self._wait_for_others(task, ids, part)
+            self._removed.discard(task.index)
             if found.files.hold is not None:
                 found.files.hold.close()  # nobody compacts it, and a stream may have more tasks than we may hold files
         return found
@@ -283,17 +302,23 @@ class TaskGraphs:
             # Another run was quicker; or somebody's directory is in our way, which this then says.
             return GraphStore.open(path)
 
+    def _kept_path(self, task: Task) -> AnyPath:
+        return self.directory / f"task-{task.index:04d}.ecgl"
+
     def _path(self, task: Task, ids: Ids) -> AnyPath:
         """Where the graph of these nodes is, or will be."""
         if self._are_kept:
-            return self.directory / f"task-{task.index:04d}.ecgl"
+            return self._kept_path(task)
         graph = self._at(task.generation)
         return self.directory / f"{graph_key(graph, ids, self_loops=self.self_loops, scaling=self.scaling)}.ecgl"
 
     def remove_seen(self, task: Task) -> None:
         """Remove the graph of all tasks up to this one, if it is there: one that nobody asks for any more is large."""
+        if task.index in self._removed:
+            return
+        self._removed.add(task.index)
         path = self._path(task, self.node_ids(task, scope="seen"))
-        if isinstance(path, Path) and path != self._path(task, task.node_ids):
+        if isinstance(path, Path) and path != self._path(task, self.node_ids(task)):
             self._open.pop(("seen", task.index), None)
             shutil.rmtree(path, ignore_errors=True)
 
@@ -312,16 +337,3 @@ class TaskGraphs:
                 "a kept task graph is of another task", where=path, fix="restore the model from a copy"
             )
         return found
-
-
-def graph_key(graph: GraphStore, node_ids: Ids, *, self_loops: bool, scaling: Scaling) -> str:
-    """A name for an extracted graph: sha256 of all that its content depends on, 24 hexadecimal digits."""
-    identity: dict[str, Any] = {
-        "version": KEY_VERSION,
-        "store": graph.identity,
-        "self_loops": self_loops,
-        "scaling": scaling.to_json(),
-    }
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
-    digest.update(np.ascontiguousarray(node_ids, "<i8").data)
-    return digest.hexdigest()[:24]

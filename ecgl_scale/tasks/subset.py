@@ -5,9 +5,12 @@ Memory: 4 bytes a node of the whole graph, from ``source`` on; none where a pass
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +32,8 @@ from ecgl_scale.tasks.split import Ids
 
 NODE = "node"
 KIND = "task graph"
+KEY_VERSION = 2
+"""Part of every key: a change in what is extracted makes a new one."""
 
 
 class Subset:
@@ -141,3 +146,16 @@ class ScaledRows(StoreRows):
     def open(cls, description: Json) -> ScaledRows:
         """Find the rows again."""
         return cls(StoreNodes.open(description), Scaling.from_json(description["scaling"]))
+
+
+def graph_key(graph: GraphStore, node_ids: Ids, *, self_loops: bool, scaling: Scaling) -> str:
+    """A name for an extracted graph: sha256 of all that its content depends on, 24 hexadecimal digits."""
+    identity: dict[str, Any] = {
+        "version": KEY_VERSION,
+        "store": graph.identity,
+        "self_loops": self_loops,
+        "scaling": scaling.to_json(),
+    }
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode())
+    digest.update(np.ascontiguousarray(node_ids, "<i8").data)
+    return digest.hexdigest()[:24]

@@ -12,6 +12,7 @@ from ecgl_scale.config.schema import RunConfig, load_config
 from ecgl_scale.learn.model import SharedWeights
 from ecgl_scale.store.graph import GraphStore
 from ecgl_scale.tasks.stream import Task, TaskStream
+from tests import naive
 from tests.session.streams import Drawn
 
 Dense = NDArray[np.float64]
@@ -28,6 +29,8 @@ class NaiveRun:
         self.x = _scaled(drawn.x.astype(np.float64), self.config.learn.scale, self.stream[0].train_ids)
         self.adjacency = np.zeros((len(drawn.y), len(drawn.y)))
         self.adjacency[drawn.edge_index[1], drawn.edge_index[0]] = 1
+        self.edges = [*zip(*drawn.edge_index.tolist(), strict=True)]
+        self.labels = drawn.y.tolist()
 
     def propagation(self, nodes: NDArray[np.int64]) -> Dense:
         """P of the subgraph of these nodes, each with one self loop."""
@@ -49,7 +52,13 @@ class NaiveRun:
             seen = self.stream.seen(on)
         else:
             seen = [on]
-        return np.sort(np.concatenate([task.node_ids for task in seen]))
+        return self.with_context(np.concatenate([task.node_ids for task in seen]))
+
+    def with_context(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """These nodes and the unlabelled ones that the config brings in, ascending."""
+        rule = self.config.tasks.context
+        hops = None if rule == "all" else int(rule.partition(":")[2] or 0)
+        return np.array(naive.with_context(self.edges, self.labels, nodes.tolist(), hops))
 
     def logits(self, layers: Layers, nodes: NDArray[np.int64], *, with_edges: bool = True) -> Dense:
         """Outputs for all of these nodes."""
@@ -87,9 +96,10 @@ class NaiveRun:
         allowed = self.stream.seen_positions(tasks[-1])
         of_class: dict[int, list[float]] = {}
         for task in tasks:
-            logits = self.logits(layers, task.node_ids, with_edges=with_edges)
+            nodes = self.with_context(task.node_ids)
+            logits = self.logits(layers, nodes, with_edges=with_edges)
             for node in task.train_ids.tolist():
-                row, label = logits[np.searchsorted(task.node_ids, node)], int(self.stream.labels[node])
+                row, label = logits[np.searchsorted(nodes, node)], int(self.stream.labels[node])
                 of_class.setdefault(label, []).append(float(np.log(np.exp(row[allowed]).sum()) - row[label]))
         return float(np.mean([np.mean(losses) for losses in of_class.values()]))
 

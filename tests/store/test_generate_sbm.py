@@ -228,11 +228,13 @@ def test_presets_have_the_published_counts() -> None:
         "arxiv": (169_343, 1_166_243, 128, 40),
         "reddit": (232_965, 114_615_892, 602, 41),
         "products": (2_449_029, 123_718_280, 100, 47),
+        "papers100m": (111_059_956, 1_615_685_872, 128, 172),
     }
     found = {name: (p.num_nodes, p.stored_edges, p.num_features, p.num_classes) for name, p in LIKE.items()}
     assert found == published
     assert [name for name, preset in LIKE.items() if preset.sparse] == ["corafull"]
-    assert [name for name, preset in LIKE.items() if not preset.symmetrise] == ["arxiv"]
+    assert [name for name, preset in LIKE.items() if not preset.symmetrise] == ["arxiv", "papers100m"]
+    assert {name: preset.labelled for name, preset in LIKE.items() if preset.labelled < 1} == {"papers100m": 0.01393}
 
 
 @pytest.mark.parametrize("name", ["corafull", "arxiv"])
@@ -258,6 +260,49 @@ def test_large_presets_generate_any_block_of_theirs(name: str) -> None:
     assert stored_count(edges, source.num_nodes, symmetrise=True) == 2 * edges.shape[1]
 
 
+@pytest.mark.parametrize("share", [0.2, 0.001])
+def test_so_large_a_share_of_each_class_has_a_label_and_all_else_is_the_same(share: float) -> None:
+    whole, partly = small(seed=3), small(seed=3, labelled=share)
+    labels, known = column_of(whole, "label"), column_of(partly, "label")
+    is_known = known >= 0
+    np.testing.assert_array_equal(known[is_known], labels[is_known])
+    sizes = np.bincount(labels)
+    np.testing.assert_array_equal(np.bincount(known[is_known]), np.maximum(np.round(share * sizes), 1))
+    np.testing.assert_array_equal(edges_of(whole, 1 << 20), edges_of(partly, 1 << 20))
+    assert partly.features is not None
+    assert whole.features is not None
+    for one, other in zip(whole.features.blocks(512), partly.features.blocks(512), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert "labelled" not in whole.provenance
+    assert partly.provenance["labelled"] == share
+
+
+def test_labels_do_not_depend_on_the_blocks_they_are_drawn_in() -> None:
+    source = small(seed=3, labelled=0.1)
+    label = next(column for column in source.columns if column.name == "label")
+    wanted = np.concatenate(list(label.blocks(1 << 20)))
+    np.testing.assert_array_equal(np.concatenate(list(label.blocks(77))), wanted)
+
+
+def test_labelled_nodes_have_the_degrees_of_the_others() -> None:
+    source = small(seed=3, labelled=0.25)
+    degrees = np.bincount(edges_of(source, 1 << 20).ravel(), minlength=source.num_nodes)
+    is_known = column_of(source, "label") >= 0
+    assert degrees[is_known].mean() == pytest.approx(degrees.mean(), rel=0.1)
+
+
+def test_a_share_of_a_published_graph_has_its_density() -> None:
+    source, preset = like_source("papers100m", share=0.001), LIKE["papers100m"]
+    assert (source.num_nodes, source.num_edges_hint) == (111_060, 1_615_686)
+    assert source.features is not None
+    assert (source.features.num_features, source.num_classes) == (128, 172)
+    labels = column_of(source, "label")
+    assert np.count_nonzero(labels >= 0) == pytest.approx(preset.labelled * source.num_nodes, rel=0.05)
+    for share in (0.0, 1.1, -1.0):
+        with pytest.raises(UsageError, match="above 0, up to 1"):
+            like_source("papers100m", share=share)
+
+
 def test_seeds_give_different_graphs() -> None:
     one, two = small(seed=0), small(seed=1)
     assert (edges_of(one, 1 << 20) == edges_of(two, 1 << 20)).mean() < 0.01
@@ -280,6 +325,9 @@ def test_seeds_give_different_graphs() -> None:
         {"seed": -1},
         {"num_edges": 0},
         {"sparse": True, "words_per_node": 6},
+        {"labelled": 0.0},
+        {"labelled": 1.5},
+        {"labelled": float("nan")},
     ],
 )
 def test_arguments_out_of_range_are_usage_errors(bad: dict[str, object]) -> None:
@@ -288,5 +336,5 @@ def test_arguments_out_of_range_are_usage_errors(bad: dict[str, object]) -> None
 
 
 def test_unknown_preset_is_a_usage_error_that_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="corafull or arxiv or reddit or products"):
+    with pytest.raises(UsageError, match="corafull or arxiv or reddit or products or papers100m"):
         like_source("cora")

@@ -26,9 +26,10 @@ from ecgl_scale.store.nodes import write_columns
 from ecgl_scale.store.sources.arrays import array_source
 from ecgl_scale.store.verify import verify_store
 from ecgl_scale.tasks.extract_plan import plan_extract
-from ecgl_scale.tasks.graphs import TaskGraphs, extract_graph, graph_key, positions_of
+from ecgl_scale.tasks.graphs import TaskGraphs, extract_graph, positions_of
 from ecgl_scale.tasks.scaling import Scaling, fit_standard
 from ecgl_scale.tasks.stream import TaskStream
+from ecgl_scale.tasks.subset import graph_key
 from ecgl_scale.units import GIB, MIB
 from tests.resources import at
 from tests.store.graphs import KEEP_ALL, bytes_of, random_edges

@@ -15,6 +15,7 @@ from ecgl_scale.learn.feed import block_rows_for
 from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.session.plan.run_plan import plan_run
 from ecgl_scale.session.setup import RunSetup
+from ecgl_scale.tasks.context import ContextRule
 from ecgl_scale.units import MIB
 
 MEMORY_TRIES = 8
@@ -111,6 +112,11 @@ def _changes(setup: RunSetup) -> Iterator[_Change]:
         yield _Change("learn.train_as=mlp", changes_results=True)
     for override in method_of(config).remedies(config):
         yield _Change(override, changes_results=True)
+    hops = ContextRule.parse(config.tasks.context).hops
+    for fewer in range(2 if hops is None else hops - 1, 0, -1):
+        yield _Change(f"tasks.context=hops:{fewer}", changes_results=True)
+    if hops != 0:
+        yield _Change("tasks.context=none", changes_results=True)
     if not method_of(config).keeps_bank:
         return
     if config.bank.select != "random":

@@ -22,6 +22,7 @@ from ecgl_scale.engine.plan import MemoryPlan, StagePlan, largest
 from ecgl_scale.infer.layerwise import plan_inference, plan_inference_worker
 from ecgl_scale.learn.method.base import MethodPlan
 from ecgl_scale.session.learner import device_of
+from ecgl_scale.session.plan.context_graphs import plan_context_graphs
 from ecgl_scale.session.plan.sizes import RunSizes
 from ecgl_scale.session.plan.training import plan_all_graphs, plan_method, plan_rows_of, plan_task_graph
 from ecgl_scale.session.predict import needs_seen, rows_at_once, tests_on_store
@@ -43,16 +44,18 @@ def plan_run(setup: RunSetup) -> MemoryPlan:
     budget, config = setup.resources.budget, setup.config
     sizes = RunSizes(setup, setup.graph.edges.in_degrees())
     held = own_memory_bytes() - sizes.degrees.nbytes + LIBRARY_BYTES
-    room = max(budget.total_bytes - held - sizes.bank_bytes - sizes.weight_bytes - sizes.checkpoint_bytes, 0)
-    state_bytes = plan_method(sizes, setup.stream[-1], room).state_bytes
+    context_bytes = sizes.context_bytes(seen=_uses_seen(config))
+    room = budget.total_bytes - held - sizes.bank_bytes - sizes.weight_bytes - sizes.checkpoint_bytes - context_bytes
+    state_bytes = plan_method(sizes, setup.stream[-1], max(room, 0)).state_bytes
     room = max(room - state_bytes, 0)
-    kept, parts = sizes.bank_bytes + state_bytes, _kept_parts(sizes.bank_bytes, state_bytes)
+    parts = _kept_parts(sizes.bank_bytes, state_bytes, context_bytes)
+    kept = sizes.bank_bytes + state_bytes
     of_method = [plan_method(sizes, task, room) for task in sizes.to_learn]
     stages = [
-        _with_kept(_extraction(sizes, room), kept + sizes.weight_bytes, parts),
-        _with_kept(_training(sizes, room, of_method), kept + sizes.checkpoint_bytes, parts),
-        _with_kept(_remembering(of_method, kept), kept + sizes.weight_bytes, parts),
-        _with_kept(_evaluation(sizes, room), kept + sizes.weight_bytes, parts),
+        _with_kept(_extraction(sizes, room), kept + context_bytes + sizes.weight_bytes, parts),
+        _with_kept(_training(sizes, room, of_method), kept + context_bytes + sizes.checkpoint_bytes, parts),
+        _with_kept(_remembering(of_method, kept), kept + context_bytes + sizes.weight_bytes, parts),
+        _with_kept(_evaluation(sizes, room), kept + context_bytes + sizes.weight_bytes, parts),
     ]
     if device_of(config.learn.device) == "cpu":  # there is no other memory
         stages = [replace(stage, device_bytes=0) for stage in stages]
@@ -76,7 +79,7 @@ def plan_run_workers(setup: RunSetup, *, room_bytes: int, threads: int) -> list[
             driver_threads=driver_threads,
             threads=threads,
         )
-        for task in sizes.tasks
+        for task in (sizes.tasks if sizes.context.is_none else sizes.tasks[:1])
     ]
     stages = [largest("extract", extracted)]
     if sizes.made.is_made:
@@ -86,12 +89,14 @@ def plan_run_workers(setup: RunSetup, *, room_bytes: int, threads: int) -> list[
 
 
 def _graph_nodes(sizes: RunSizes, task: Task, *, seen: bool) -> Ids:
+    if not sizes.context.is_none:
+        return (sizes.counted_seen if seen else sizes.counted_own).largest.ids
     tasks = sizes.stream.seen(task) if seen else [task]
     return np.sort(np.concatenate([one.node_ids for one in tasks]))
 
 
-def _kept_parts(bank_bytes: int, state_bytes: int) -> str:
-    parts = {"bank": bank_bytes, "the method's state": state_bytes}
+def _kept_parts(bank_bytes: int, state_bytes: int, context_bytes: int) -> str:
+    parts = {"bank": bank_bytes, "the method's state": state_bytes, "nodes of graphs with context": context_bytes}
     return "".join(f"; {name} {format_bytes(size)}" for name, size in parts.items() if size)
 
 
@@ -100,17 +105,19 @@ def _with_kept(stage: StagePlan, kept_bytes: int, parts: str) -> StagePlan:
 
 
 def _extraction(sizes: RunSizes, room_bytes: int) -> StagePlan:
-    config = sizes.config
+    config, count = sizes.config, len(sizes.stream)
     graphs = TaskGraphs(
         sizes.graph,
         sizes.stream,
         Path("tasks"),
         sizes.resources,
         self_loops=config.rank.self_loops,
+        context=sizes.context,
     )
-    count = len(sizes.stream)
     seen = [task for task in sizes.stream if needs_seen(config, task.index, count)]
     seen = [task for task in seen if not tests_on_store(config, graphs, task)]
+    if not sizes.context.is_none:
+        return plan_context_graphs(sizes, room_bytes, num_seen=len(seen))
     return replace(graphs.plan(room_bytes, seen=seen, in_degrees=sizes.degrees), stage="extract")
 
 

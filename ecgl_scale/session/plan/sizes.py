@@ -19,20 +19,18 @@ from ecgl_scale.learn.method.table import method_of
 from ecgl_scale.learn.row_sources import stays_sparse
 from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.store.graph import GraphStore
+from ecgl_scale.tasks.context import ContextRule
+from ecgl_scale.tasks.context_sizes import CountedGraphs, GraphSizes
 from ecgl_scale.tasks.stream import Task, TaskStream
 
 KEPT_WEIGHT_BYTES = 16
 """A weight, its gradient and two moments."""
+CONTEXT_NODE_BYTES = 24
+"""Ids of a graph with context, head positions of its nodes, and a copy of either."""
+CONTEXT_SET_BITS = 6
+"""A node of the store in sets of nodes, while context is looked for."""
 CHECKPOINT_WEIGHT_BYTES = 24
 """Copies of a weight and its moments, and the same as they are written."""
-
-
-@dataclass(frozen=True)
-class GraphSizes:
-    """A task's graph before it is extracted: the edges into its nodes, so never too few."""
-
-    num_nodes: int
-    num_edges: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +118,40 @@ class RunSizes:
         return num_values is not None and stays_sparse(num_rows, self.widths[0], num_values)
 
     def graph_of(self, task: Task, *, seen: bool) -> GraphSizes:
-        """The graph of a task, or of all up to it."""
+        """The graph of a task, or of all up to it; with context no larger than that of all tasks."""
+        if not self.context.is_none:
+            return self.counted_seen.sizes[0] if seen else self.counted_own.sizes[task.index]
         tasks = self.stream.seen(task) if seen else [task]
         return GraphSizes(sum(one.num_nodes for one in tasks), sum(self._edges_into[one.index] for one in tasks))
 
     @cached_property
     def _edges_into(self) -> list[int]:
         return [int(self.degrees[task.node_ids].sum()) for task in self.stream]
+
+    @property
+    def context(self) -> ContextRule:
+        """Which unlabelled nodes come into the graphs."""
+        return ContextRule.parse(self.config.tasks.context)
+
+    @property
+    def counted_own(self) -> CountedGraphs:
+        """The graphs of single tasks with their context."""
+        about = (self.graph, self.stream, self.context, self.degrees, self.resources.threads)
+        return self.setup.context_sizes.own(*about)
+
+    @property
+    def counted_seen(self) -> CountedGraphs:
+        """The graph of all tasks with its context."""
+        about = (self.graph, self.stream, self.context, self.degrees, self.resources.threads)
+        return self.setup.context_sizes.seen(*about)
+
+    def context_bytes(self, *, seen: bool) -> int:
+        """Memory of the ids of nodes where graphs have context; other tasks' ids are few, or ranges."""
+        if self.context.is_none:
+            return 0
+        counted = self.counted_seen if seen else self.counted_own
+        num_nodes = max(one.num_nodes for one in counted.sizes)
+        return CONTEXT_NODE_BYTES * num_nodes + CONTEXT_SET_BITS * self.graph.num_nodes // 8
 
     @cached_property
     def bank_nodes(self) -> int:

@@ -27,7 +27,7 @@ from ecgl_scale.session.learner import SMALL_EPOCH_FLOPS, device_of
 from ecgl_scale.session.predict import needs_seen
 from ecgl_scale.session.setup import RunSetup
 from ecgl_scale.session.time.machine import TYPICAL, MachineRates, measure_machine, num_weights
-from ecgl_scale.session.time.task_edges import count_task_edges
+from ecgl_scale.session.time.task_edges import LikelyGraphs
 
 LONG_SECONDS = 60.0
 """A run that takes this long on any machine is worth measuring this one before it starts."""
@@ -104,11 +104,11 @@ class _Work:
             self._columns = features.num_values / graph.num_nodes
         self._num_features = graph.num_features
         self._outputs = [*config.learn.hidden, stream.num_classes]
-        edges = count_task_edges(graph, stream)
-        own, seen = [task.num_nodes for task in stream], config.tasks.inter_task_edges
-        self._own_nodes, self._rows = own, [task.num_train for task in stream]
-        self._seen_nodes, self._seen_edges, self._own_edges = list(accumulate(own)), edges.seen, edges.own
-        self._nodes, self._edges = (self._seen_nodes, edges.seen) if seen else (own, edges.own)
+        sizes, seen = LikelyGraphs.of(setup), config.tasks.inter_task_edges
+        self._own_nodes, self._rows = sizes.own_nodes, [task.num_train for task in stream]
+        self._seen_nodes, self._seen_edges, self._own_edges = sizes.seen_nodes, sizes.seen_edges, sizes.own_edges
+        self._nodes = sizes.seen_nodes if seen else sizes.own_nodes
+        self._edges = sizes.seen_edges if seen else sizes.own_edges
         self._is_cached = 2 * graph.manifest.total_bytes < SHARE_OF_LIMIT * tightest_limit().limit_bytes
 
     def seconds(self, stage: StagePlan) -> float:

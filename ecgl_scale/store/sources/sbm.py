@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ecgl_kernels import blockmodel as kernels
-from ecgl_kernels.random import gaussian_rows, permutation_key, substream
+from ecgl_kernels.random import gaussian_rows, permutation_key, substream, unpermute_block
 from ecgl_scale.errors import UsageError
 from ecgl_scale.store.source import (
     AnyArray,
@@ -49,6 +49,8 @@ class SbmPreset:
     symmetrise: bool
     """Whether the published graph stores both directions."""
     sparse: bool = False
+    labelled: float = 1.0
+    """Share of the nodes that have a label."""
 
     @property
     def stored_edges(self) -> int:
@@ -62,12 +64,21 @@ LIKE: Mapping[str, SbmPreset] = MappingProxyType(
         "arxiv": SbmPreset(169_343, 1_166_243, 128, 40, 0.65, symmetrise=False),
         "reddit": SbmPreset(232_965, 57_307_946, 602, 41, 0.76, symmetrise=True),
         "products": SbmPreset(2_449_029, 61_859_140, 100, 47, 0.81, symmetrise=True),
+        # 1,546,782 papers have a label; homophily as of arxiv, since between most papers nobody knows
+        "papers100m": SbmPreset(111_059_956, 1_615_685_872, 128, 172, 0.65, symmetrise=False, labelled=0.01393),
     }
 )
 
 
-def like_source(name: str, seed: int = 0) -> GraphSource:
+def like_source(name: str, seed: int = 0, *, share: float = 1.0, labelled: float | None = None) -> GraphSource:
     """Describe a block-model graph with the node, edge, feature and class counts of a published one.
+
+    Parameters
+    ----------
+    share
+        Of its nodes and edges; features and classes are as many.
+    labelled
+        Share of the nodes that have a label; as published without.
 
     Raises
     ------
@@ -76,18 +87,21 @@ def like_source(name: str, seed: int = 0) -> GraphSource:
     """
     if name not in LIKE:
         raise UsageError(f"there is no preset {name!r}", expected=" or ".join(LIKE))
+    if not 0.0 < share <= 1.0:
+        raise UsageError(f"the share of {name} is {share}", expected="above 0, up to 1")
     preset = LIKE[name]
     return sbm_source(
         SbmSettings(
-            num_nodes=preset.num_nodes,
+            num_nodes=round(share * preset.num_nodes),
             num_classes=preset.num_classes,
             num_features=preset.num_features,
-            num_edges=preset.num_edges,
+            num_edges=round(share * preset.num_edges),
+            labelled=preset.labelled if labelled is None else labelled,
             homophily=preset.homophily,
             symmetrise=preset.symmetrise,
             sparse=preset.sparse,
             seed=seed,
-            name=f"like-{name}",
+            name=f"like-{name}" if share == 1.0 else f"like-{name}-{share:g}",
         )
     )
 
@@ -114,6 +128,8 @@ class SbmSettings:
     symmetrise: bool = True
     """The builder will add the other direction, so generate each pair from one end only."""
     num_edges: int | None = None
+    labelled: float = 1.0
+    """Share of the nodes of every class that have a label, at least one of each; features are by class all the same."""
     name: str = "sbm"
 
     def __post_init__(self) -> None:
@@ -124,6 +140,8 @@ class SbmSettings:
         require_range("seed", self.seed, 0, (1 << 63) - 1)
         if not 0.0 <= self.homophily <= 1.0:
             raise UsageError(f"the homophily is {self.homophily}", expected="0 to 1")
+        if not 0.0 < self.labelled <= 1.0:
+            raise UsageError(f"the share of labelled nodes is {self.labelled}", expected="above 0, up to 1")
         if not 0.0 <= self.signal <= 1e3:
             raise UsageError(f"the signal is {self.signal}", expected="0 to 1000")
         if self.num_edges is None and not 0.0 < self.average_degree <= self.num_nodes:
@@ -163,7 +181,7 @@ def sbm_source(settings: SbmSettings) -> GraphSource:
         edges=edges,
         features=features,
         columns=(
-            ColumnSource("label", np.dtype(np.int32), name, partial(_labels, graph)),
+            ColumnSource("label", np.dtype(np.int32), name, partial(_known_labels, graph, settings.labelled)),
             ColumnSource("arrival", np.dtype(np.int32), name, arrivals),
         ),
         num_classes=settings.num_classes,
@@ -179,6 +197,7 @@ def sbm_source(settings: SbmSettings) -> GraphSource:
             "sparse": settings.sparse,
             "seed": settings.seed,
             "symmetrise": settings.symmetrise,
+            **({} if settings.labelled == 1.0 else {"labelled": settings.labelled}),
         },
     )
 
@@ -187,6 +206,24 @@ def _labels(graph: BlockModel, max_rows: int) -> Iterator[NDArray[np.int32]]:
     for first in range(0, graph.num_nodes, max_rows):
         labels = np.empty(min(max_rows, graph.num_nodes - first), np.int32)
         kernels.node_classes(first, graph.class_nodes, graph.key, labels)
+        yield labels
+
+
+def _known_labels(graph: BlockModel, labelled: float, max_rows: int) -> Iterator[NDArray[np.int32]]:
+    """Labels, and -1 for nodes without: of each class so many are left at even distances, from strong to weak nodes."""
+    if labelled == 1.0:
+        yield from _labels(graph, max_rows)
+        return
+    sizes = np.diff(graph.class_nodes)
+    known = np.maximum(np.round(labelled * sizes).astype(np.int64), 1)
+    first = 0
+    for labels in _labels(graph, max_rows):
+        ranks = np.empty(labels.size, np.int64)
+        unpermute_block(first, graph.key, ranks)
+        ranks -= graph.class_nodes[labels]
+        of, among = known[labels], sizes[labels]
+        labels[(ranks + 1) * of // among == ranks * of // among] = -1
+        first += labels.size
         yield labels
 
 
