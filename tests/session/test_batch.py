@@ -157,7 +157,7 @@ def test_memory_is_the_peak_and_a_third_and_the_budget_of_the_job_is_enough(conf
 
 def test_a_job_of_ranks_asks_for_what_they_exchange_besides(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ecgl_scale.session.plan.run_plan.own_memory_bytes", lambda: 220 * MIB)  # a new process
-    wide = ("--set", "learn.hidden=[2400,2400]", "--set", "threads=2")
+    wide = ("--set", "learn.hidden=[2048,2048]", "--set", "threads=2")
     written = run_cli("slurm", config, *wide, "--nodes", 2, "--engine", "ranks", "--time", "01:00:00")
     (asked,) = re.findall(r"^#SBATCH --mem=(\d+)G$", written.stdout, re.MULTILINE)
     job = ("--memory", f"{int(asked) * 1024 * 4 // 5}MiB")  # 80 % of what the job is given, as in the job
