@@ -35,13 +35,22 @@ def look_up(found: Json, path: str) -> float:
     return float(found["median"] if isinstance(found, dict) else found)
 
 
+def _has(found: Json, path: str) -> bool:
+    """Whether a case has measured a peer: some are not there for every Python, or need more memory than there is."""
+    try:
+        look_up(found, path)
+    except (KeyError, IndexError):
+        return False
+    return True
+
+
 def rows_of(name: str, found: Json, rates: Rates, last: Mapping[str, Json]) -> list[Json]:
     """The figures of a case, beside peers, the last record and the limit."""
     rows = []
     for figure in CASES[name].figures:
         seconds = look_up(found, figure.seconds)
         row: Json = {"case": name, "arguments": CASES[name].arguments, "what": figure.what, "seconds": seconds}
-        row["peers"] = {peer: look_up(found, path) for peer, path in figure.peers.items()}
+        row["peers"] = {peer: look_up(found, path) for peer, path in figure.peers.items() if _has(found, path)}
         row["times_faster_than"] = {peer: other / seconds for peer, other in row["peers"].items()}
         before = last.get(figure.what)
         if before is not None and before["arguments"] == row["arguments"]:

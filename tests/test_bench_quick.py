@@ -34,6 +34,13 @@ def test_every_figure_is_in_the_record_of_its_case(name: str) -> None:
             assert row["times_limit"] > 0.01
 
 
+def test_a_peer_that_was_not_measured_is_left_out() -> None:
+    found = record_of("build_peers")
+    del found["seconds"]["dgl"]
+    (row,) = quick.rows_of("build_peers", found, RATES, {})
+    assert list(row["times_faster_than"]) == ["scipy"]
+
+
 def test_names_of_figures_tell_them_apart_and_limits_are_rates_that_are_measured() -> None:
     figures = [figure for case in CASES.values() for figure in case.figures]
     assert len({figure.what for figure in figures}) == len(figures)
