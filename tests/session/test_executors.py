@@ -43,12 +43,12 @@ def same_parts(results: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("preset=plus", "tasks.eval_scope=both"),
-        ("learn.features=propagated:2",),
-        ("learn.train_as=gcn", "tasks.inter_task_edges=true"),
+        ("bank.select=ecgl", "tasks.eval_scope=both"),
+        ("bank.select=ecgl", "learn.features=propagated:2"),
+        ("bank.select=ecgl", "learn.train_as=gcn", "tasks.inter_task_edges=true"),
         ("bank.select=herding",),
     ],
-    ids=["plus", "propagated", "as a graph", "herding"],
+    ids=["both scopes", "propagated", "as a graph", "herding"],
 )
 def test_a_run_by_described_work_that_fails_now_and_then_has_the_same_results(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]

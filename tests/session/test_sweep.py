@@ -81,7 +81,8 @@ def test_killed_a_sweep_leaves_no_run_behind_and_the_same_command_ends_with_the_
     assert [line.split()[0] for line in ran.stdout.splitlines()] == ["method", "ecgl", "results:"]
     alone = run_cli("--quiet", "run", out / "method-ecgl" / "config.yaml", "--out", tmp_path / "alone", "--json")
     assert without_clocks(json.loads(alone.stdout)) == without_clocks(read_json(run / "results.json"))
-    assert len([*(out / "tasks").glob("*.ecgl")]) == 5  # of three tasks, two, and all, for all runs together
+    # Of three tasks and of two together, for all runs; that of all three is the store.
+    assert len([*(out / "tasks").glob("*.ecgl")]) == 4
     wanted = read_json(run / "results.json")
     (run / "results.json").write_text("{}")
     again = run_cli("sweep", config, "--out", out)

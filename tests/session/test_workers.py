@@ -32,7 +32,10 @@ def workers() -> Iterator[list[object]]:
 @pytest.fixture(scope="module")
 def config(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_config(
-        tmp_path_factory.mktemp("config") / "run.yaml", store, learn={"hidden": [24], "epochs": 3, "lr": 0.02}
+        tmp_path_factory.mktemp("config") / "run.yaml",
+        store,
+        learn={"hidden": [24], "epochs": 3, "lr": 0.02},
+        bank={"budget": 40, "select": "ecgl"},
     )
 
 

@@ -196,7 +196,7 @@ def test_a_worker_that_dask_has_given_up_is_started_anew(tmp_path: Path) -> None
 def test_workers_killed_in_a_run_and_an_inference_change_no_result(workers: ScriptedWorkers, tmp_path: Path) -> None:
     store = write_store(tmp_path / "store.ecgl", draw_graph())
     learn = {"hidden": [24], "epochs": 3, "lr": 0.02}
-    config = write_config(tmp_path / "run.yaml", store, learn=learn)
+    config = write_config(tmp_path / "run.yaml", store, learn=learn, bank={"budget": 40, "select": "ecgl"})
     address = workers.resources.executor.cluster.client.scheduler.address  # type: ignore[attr-defined]
     stages = ("ingest.block", "rank.sweep", "rank.diversity", "evaluate.task", "infer.layers")
     for stage in stages:
