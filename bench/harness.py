@@ -162,7 +162,7 @@ def _circumstances() -> dict[str, Any]:
 
 def _command(arguments: Sequence[str]) -> str:
     """Without the places of this machine."""
-    places = {"--work", "--data", "--old", "--new"}
+    places = {"--work", "--data", "--old", "--new", "--page", "--before"}
     kept = [b for a, b in zip(["", *arguments], arguments, strict=False) if b not in places and a not in places]
     return " ".join(["python", *kept])
 

@@ -150,5 +150,5 @@ def test_a_failing_child_is_a_failure_of_the_benchmark() -> None:
 
 
 def test_a_record_has_no_places_of_this_machine() -> None:
-    given = ["-m", "bench.case", "--work", "/somewhere", "--repeats", "3", "--data", "/else"]
+    given = ["-m", "bench.case", "--work", "/somewhere", "--repeats", "3", "--data", "/else", "--page", "/page.html"]
     assert harness._command(given) == "python -m bench.case --repeats 3"

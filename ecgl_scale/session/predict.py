@@ -71,7 +71,7 @@ class GraphToTest:
 
     graph: GraphStore
     scaling: Scaling | None = None
-    """How its features are scaled as they are read; a task graph has them scaled."""
+    """How the features of the store itself are scaled as they are read; None of a task graph, which has them scaled."""
 
     def rows_of(self, ids: Ids) -> Ids:
         """Rows of some nodes. The column ``node`` of a task graph is gone through as it is mapped."""
